@@ -1,0 +1,87 @@
+//! Prompt bytes -> chained block hashes.
+//!
+//! A prompt is cut into blocks of `block_bytes`; the hash of a block is seeded with the hash of the one
+//! before it, so equal hashes mean equal text from the start up to that block's end: a block is found
+//! only where its whole prefix was. xxh3 because it is the fastest good hash in V8 (about 5 GB/s over
+//! blocks of 256 bytes) and because its seed makes the chain free.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The chained hash of a block: identity of the prompt up to the block's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockHash(pub u64);
+
+impl BlockHash {
+    /// This block under another seed: the same text for another model, salt or set of tools. The
+    /// prompt's text is hashed before these are known (clients write `model` behind `messages`), so
+    /// they come in here.
+    pub fn under(self, seed: u64) -> Self {
+        // The finaliser of MurmurHash3: every bit of both words reaches every bit of the result.
+        let mut word = self.0 ^ seed.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        word = (word ^ word >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        word = (word ^ word >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+        Self(word ^ word >> 33)
+    }
+}
+
+/// Hashes text as it comes.
+#[derive(Debug)]
+pub struct Blocks {
+    block_bytes: usize,
+    previous: u64,
+    /// The unfinished block. Text that spans whole blocks is hashed where it lies, without a copy.
+    partial: Vec<u8>,
+    bytes: u64,
+}
+
+impl Blocks {
+    /// A chain of blocks of `block_bytes` bytes.
+    pub fn new(block_bytes: usize) -> Self {
+        Self { block_bytes: block_bytes.max(1), previous: 0, partial: Vec::new(), bytes: 0 }
+    }
+
+    /// Appends text and names each block that it fills, in order.
+    pub fn push(&mut self, text: &[u8], mut filled: impl FnMut(BlockHash)) {
+        self.bytes += text.len() as u64;
+        let mut rest = text;
+        if !self.partial.is_empty() {
+            let missing = self.block_bytes - self.partial.len();
+            let (head, tail) = rest.split_at(missing.min(rest.len()));
+            self.partial.extend_from_slice(head);
+            rest = tail;
+            if self.partial.len() < self.block_bytes {
+                return;
+            }
+            self.previous = xxh3_64_with_seed(&self.partial, self.previous);
+            self.partial.clear();
+            filled(BlockHash(self.previous));
+        }
+        let mut whole = rest.chunks_exact(self.block_bytes);
+        for block in &mut whole {
+            self.previous = xxh3_64_with_seed(block, self.previous);
+            filled(BlockHash(self.previous));
+        }
+        if !whole.remainder().is_empty() {
+            self.partial.reserve_exact(self.block_bytes);
+            self.partial.extend_from_slice(whole.remainder());
+        }
+    }
+
+    /// Bytes appended so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The hash of everything so far: the last, unfilled block counts too. `None` if nothing has come.
+    pub fn tail(&self) -> Option<BlockHash> {
+        match (self.bytes, self.partial.is_empty()) {
+            (0, _) => None,
+            (_, true) => Some(BlockHash(self.previous)),
+            // The length keeps a short block apart from a full one that begins alike.
+            (_, false) => {
+                let hash = xxh3_64_with_seed(&self.partial, self.previous);
+                Some(BlockHash(hash).under(self.partial.len() as u64))
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What an operator may set: parsing, defaults, bounds, and refusals that name the key.
+//!
+//! The configuration is parsed once, at load. A key that is unknown, of the wrong type or out of its
+//! range refuses the whole configuration with one line such as
+//! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
+//! that is what template engines write for a value that was left out.
+
+use serde_json::{Map, Value};
+use std::fmt;
+
+/// The most hosts one configuration may name. Bounds every per-host table and the number of metric
+/// names (a few a host, and Envoy never forgets a metric).
+pub const MAX_HOSTS: usize = 1024;
+
+/// The whole configuration, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Name of the Envoy cluster that requests are routed to; the poller reaches hosts through it.
+    pub cluster: String,
+    /// Upstream hosts, spelled as Envoy prints them: `ip:port` or `[v6]:port`. At least one.
+    pub hosts: Vec<String>,
+    /// The request header that the cluster's `override_host` policy reads.
+    pub destination_header: String,
+    /// How many hosts the destination header names at most: the best, then the fallbacks that Envoy's
+    /// retries walk.
+    pub candidates: usize,
+    /// Whether responses carry `x-kvroute-*` headers.
+    pub debug_headers: bool,
+    /// Polling of the engines' metrics.
+    pub poll: Poll,
+    /// Reading of prompts.
+    pub prompt: Prompt,
+    /// The table that remembers who was sent what.
+    pub index: Index,
+}
+
+/// Polling of the engines' metrics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Poll {
+    /// Path of the Prometheus exposition.
+    pub path: String,
+    /// Milliseconds between two polls of one host.
+    pub interval_ms: u64,
+    /// Milliseconds after which a poll counts as failed. vLLM takes up to 3 s when its API server is
+    /// starved.
+    pub timeout_ms: u64,
+    /// Milliseconds after which an answer no longer counts and the host is *unknown*.
+    pub stale_after_ms: u64,
+}
+
+/// Reading of prompts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    /// Bytes of prompt text in one hash block.
+    pub block_bytes: usize,
+    /// The most body bytes that are held back before the decision. Must stay below the connection
+    /// buffer limit of the listener (Envoy Gateway: 32 KiB), or Envoy answers 413.
+    pub hold_bytes: usize,
+    /// The most prompt bytes that are hashed; what follows is length only.
+    pub max_bytes: usize,
+}
+
+/// The table that remembers who was sent what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Index {
+    /// Entries, a power of two. An entry takes 40 bytes in each worker.
+    pub entries: usize,
+}
+
+/// Why a configuration was refused: which key, and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    key: String,
+    problem: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.key.is_empty() {
+            f.write_str(&self.problem)
+        } else {
+            write!(f, "{}: {}", self.key, self.problem)
+        }
+    }
+}
+
+impl Config {
+    /// Parses a plugin configuration: one JSON object, as Envoy passes it on from a `StringValue` or
+    /// a `Struct`.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        let root = match serde_json::from_slice(bytes) {
+            Ok(Value::Object(map)) => map,
+            Ok(other) => {
+                return Err(refuse("", &format!("configuration must be a JSON object, got {}", kind(&other))))
+            }
+            Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {
+                return Err(refuse("", "configuration is empty: `cluster` and `hosts` are required"))
+            }
+            Err(error) => return Err(refuse("", &format!("configuration is not JSON: {error}"))),
+        };
+        let mut section = Section { path: String::new(), map: root };
+        let config = Self {
+            cluster: section.required_text("cluster")?,
+            hosts: section.hosts("hosts")?,
+            destination_header: section.header_name("destination_header", "x-upstream-host")?,
+            candidates: section.whole("candidates", 3, 1, 8)?,
+            debug_headers: section.flag("debug_headers", false)?,
+            poll: Poll::take(section.section("poll")?)?,
+            prompt: Prompt::take(section.section("prompt")?)?,
+            index: Index::take(section.section("index")?)?,
+        };
+        section.finish()?;
+        Ok(config)
+    }
+}
+
+impl Poll {
+    fn take(mut section: Section) -> Result<Self, Refusal> {
+        let path = section.path_text("path", "/metrics")?;
+        let interval_ms = section.whole("interval_ms", 500, 50, 60_000)?;
+        let timeout_ms = section.whole("timeout_ms", 1_000, 10, 60_000)?;
+        // An operator who only slows polling down must not thereby make every answer stale.
+        let stale_default = 3_000.max(2 * interval_ms + timeout_ms);
+        let stale_after_ms = section.whole("stale_after_ms", stale_default, 100, 600_000)?;
+        if stale_after_ms < interval_ms {
+            return Err(section.refuse("stale_after_ms", "must not be below poll.interval_ms"));
+        }
+        section.finish()?;
+        Ok(Self {
+            path,
+            interval_ms: interval_ms as u64,
+            timeout_ms: timeout_ms as u64,
+            stale_after_ms: stale_after_ms as u64,
+        })
+    }
+}
+
+impl Prompt {
+    fn take(mut section: Section) -> Result<Self, Refusal> {
+        let prompt = Self {
+            block_bytes: section.whole("block_bytes", 256, 32, 4_096)?,
+            // 32 KiB less a margin: what one more read may add before the filter is called.
+            hold_bytes: section.whole("hold_bytes", 30_720, 0, 64 << 20)?,
+            max_bytes: section.whole("max_bytes", 1 << 20, 4_096, 64 << 20)?,
+        };
+        section.finish()?;
+        Ok(prompt)
+    }
+}
+
+impl Index {
+    fn take(mut section: Section) -> Result<Self, Refusal> {
+        let entries = section.whole("entries", 1 << 18, 1 << 10, 1 << 22)?;
+        if !entries.is_power_of_two() {
+            return Err(section.refuse("entries", &format!("must be a power of two, got {entries}")));
+        }
+        section.finish()?;
+        Ok(Self { entries })
+    }
+}
+
+/// One JSON object on its way to becoming a struct: keys are taken out, and what is left over at the
+/// end is unknown.
+struct Section {
+    path: String,
+    map: Map<String, Value>,
+}
+
+impl Section {
+    fn key(&self, name: &str) -> String {
+        if self.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    fn refuse(&self, name: &str, problem: &str) -> Refusal {
+        refuse(&self.key(name), problem)
+    }
+
+    fn wrong(&self, name: &str, wanted: &str, got: &Value) -> Refusal {
+        self.refuse(name, &format!("must be {wanted}, got {}", kind(got)))
+    }
+
+    /// Takes a key; absent and `null` are the same.
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name).filter(|value| !value.is_null())
+    }
+
+    fn section(&mut self, name: &str) -> Result<Section, Refusal> {
+        match self.take(name) {
+            None => Ok(Section { path: self.key(name), map: Map::new() }),
+            Some(Value::Object(map)) => Ok(Section { path: self.key(name), map }),
+            Some(other) => Err(self.wrong(name, "an object", &other)),
+        }
+    }
+
+    fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(name, "a string", &other)),
+        }
+    }
+
+    fn required_text(&mut self, name: &str) -> Result<String, Refusal> {
+        match self.text(name)? {
+            Some(text) if !text.trim().is_empty() => Ok(text),
+            Some(_) => Err(self.refuse(name, "must not be empty")),
+            None => Err(self.refuse(name, "is required")),
+        }
+    }
+
+    fn path_text(&mut self, name: &str, default: &str) -> Result<String, Refusal> {
+        let Some(path) = self.text(name)? else {
+            return Ok(default.to_owned());
+        };
+        if !path.starts_with('/') || path.bytes().any(|b| !b.is_ascii_graphic()) {
+            return Err(self.refuse(name, "must start with '/' and hold no spaces or control characters"));
+        }
+        Ok(path)
+    }
+
+    fn header_name(&mut self, name: &str, default: &str) -> Result<String, Refusal> {
+        let Some(header) = self.text(name)? else {
+            return Ok(default.to_owned());
+        };
+        let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+        if header.is_empty() || !header.bytes().all(valid) {
+            return Err(self.refuse(name, "must be a lower-case header name"));
+        }
+        Ok(header)
+    }
+
+    fn flag(&mut self, name: &str, default: bool) -> Result<bool, Refusal> {
+        match self.take(name) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(flag),
+            Some(other) => Err(self.wrong(name, "true or false", &other)),
+        }
+    }
+
+    /// A whole number from `least` to `most`. `500.0` is whole: a protobuf `Struct` knows only floats.
+    fn whole(&mut self, name: &str, default: usize, least: usize, most: usize) -> Result<usize, Refusal> {
+        let Some(value) = self.take(name) else {
+            return Ok(default);
+        };
+        let Some(number) = value.as_f64() else {
+            return Err(self.wrong(name, "a whole number", &value));
+        };
+        if number < least as f64 || number > most as f64 || number != (number as usize) as f64 {
+            return Err(
+                self.refuse(name, &format!("must be a whole number from {least} to {most}, got {value}"))
+            );
+        }
+        Ok(number as usize)
+    }
+
+    fn hosts(&mut self, name: &str) -> Result<Vec<String>, Refusal> {
+        let list = match self.take(name) {
+            None => return Err(self.refuse(name, "is required")),
+            Some(Value::Array(list)) => list,
+            Some(other) => return Err(self.wrong(name, "a list of \"ip:port\"", &other)),
+        };
+        if list.is_empty() || list.len() > MAX_HOSTS {
+            return Err(
+                self.refuse(name, &format!("must name from 1 to {MAX_HOSTS} hosts, got {}", list.len()))
+            );
+        }
+        let mut hosts: Vec<String> = Vec::with_capacity(list.len());
+        for (n, value) in list.into_iter().enumerate() {
+            let key = format!("{name}[{n}]");
+            let Value::String(host) = value else {
+                return Err(self.wrong(&key, "a string", &value));
+            };
+            if !is_envoy_address(&host) {
+                return Err(self.refuse(
+                    &key,
+                    &format!("must be spelled as Envoy prints addresses, \"ip:port\" or \"[v6]:port\", got \"{host}\""),
+                ));
+            }
+            if hosts.contains(&host) {
+                return Err(self.refuse(&key, &format!("names \"{host}\" a second time")));
+            }
+            hosts.push(host);
+        }
+        Ok(hosts)
+    }
+
+    fn finish(self) -> Result<(), Refusal> {
+        match self.map.keys().next() {
+            Some(name) => Err(self.refuse(name, "is not a known key")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refuse(key: &str, problem: &str) -> Refusal {
+    // One line in Envoy's log, whatever the operator wrote into the value.
+    let problem = problem.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    Refusal { key: key.to_owned(), problem }
+}
+
+/// Whether `text` is what Envoy's `asString()` prints for an IP address: the `override_host` policy
+/// compares strings, so `[::1]:80` matches and `[0:0::1]:80` or `localhost:80` never would.
+pub fn is_envoy_address(text: &str) -> bool {
+    text.parse::<std::net::SocketAddr>()
+        .is_ok_and(|address| address.to_string() == text && address.port() != 0)
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

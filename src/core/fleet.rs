@@ -1,0 +1,264 @@
+//! Which hosts are there, how are they, and what do they hold at most?
+//!
+//! A host is known by its *slot*, a small number that stays its own while it is in the fleet and bounds
+//! every table and metric name. What is known of it comes from three sources, kept apart because they
+//! fail apart: what its engine said when last polled ([`Polled`], from the leader's snapshot), what this
+//! proxy has under way on it ([`Own`], exact and immediate, summed over workers by Envoy's gauges), and
+//! how its last requests ended ([`Health`], this worker's own experience).
+//!
+//! Unknown is not zero and not full: a host without a fresh answer is judged by [`Own`] and by the mean of
+//! the others ([`super::load`]).
+
+use super::index::{Liveness, Stamp};
+use super::scrape::EngineSample;
+
+/// A host's number in the fleet; stays its own while it is in the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Slot(pub u16);
+
+/// Tokens that a KV cache is taken to hold while its engine has not said: about what an 8B model leaves
+/// free on an 80 GB GPU. Too small forgets prefixes that are there, too large believes in evicted ones;
+/// replay finds the error of either within a factor of two small.
+pub const DEFAULT_CAPACITY_TOKENS: u64 = 400_000;
+
+/// What an engine said when it was last polled, and what this proxy had on it then.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Polled {
+    /// When, in milliseconds of the wall clock. 0: never.
+    pub at_ms: u64,
+    /// Requests running.
+    pub running: f64,
+    /// Requests waiting.
+    pub waiting: f64,
+    /// Share of KV blocks in use, 0 to 1; NaN if it did not say.
+    pub kv_usage: f64,
+    /// Tokens its cache holds; 0 if it did not say.
+    pub capacity_tokens: u64,
+    /// The host's virtual clock: tokens that entered its cache. Starts at 0 when first polled and jumps
+    /// past the capacity when the engine restarts, which makes every older stamp expire.
+    pub clock_tokens: u64,
+    /// The engine's own token counters, summed: differenced into the clock.
+    pub counted_tokens: f64,
+    /// When its process started, seconds of the wall clock; 0 if it did not say.
+    pub started_s: f64,
+    /// [`Own`] requests at that moment.
+    pub own_requests: u32,
+    /// [`Own`] tokens sent at that moment.
+    pub own_sent_tokens: u64,
+    /// Polls that failed since the last good one.
+    pub failures: u32,
+}
+
+impl Polled {
+    /// The state after a poll that was answered. Pure, so that whoever leads next goes on from the
+    /// snapshot. An answer that names neither running nor waiting requests is a failed poll.
+    pub fn after(&self, sample: &EngineSample, own: &Own, now_ms: u64) -> Self {
+        if sample.running.is_none() && sample.waiting.is_none() {
+            return self.after_failure();
+        }
+        let counted_tokens = entered_tokens(sample).unwrap_or(self.counted_tokens);
+        let started_s = sample.start_time_seconds.unwrap_or(self.started_s);
+        let capacity_tokens = sample.capacity_tokens.map_or(self.capacity_tokens, |tokens| tokens as u64);
+        let entered = if self.at_ms == 0 {
+            0
+        } else if self.is_restart(counted_tokens, started_s) {
+            2 * capacity_or_default(capacity_tokens.max(self.capacity_tokens))
+        } else {
+            (counted_tokens - self.counted_tokens) as u64
+        };
+        Self {
+            at_ms: now_ms,
+            running: sample.running.unwrap_or(0.0),
+            waiting: sample.waiting.unwrap_or(0.0),
+            kv_usage: sample.kv_usage.unwrap_or(f64::NAN),
+            capacity_tokens,
+            clock_tokens: self.clock_tokens + entered,
+            counted_tokens,
+            started_s,
+            own_requests: own.requests,
+            own_sent_tokens: own.sent_tokens,
+            failures: 0,
+        }
+    }
+
+    /// Whether the engine is another process than the one polled before.
+    fn is_restart(&self, counted_tokens: f64, started_s: f64) -> bool {
+        // A second's tolerance: engines of several processes report the start of varying children.
+        let began_later = self.started_s > 0.0 && started_s > self.started_s + 1.0;
+        began_later || counted_tokens + 0.5 < self.counted_tokens
+    }
+
+    /// The state after a failed poll: what was known ages, nothing else changes.
+    pub fn after_failure(&self) -> Self {
+        Self { failures: self.failures.saturating_add(1), ..*self }
+    }
+}
+
+/// Tokens that entered the cache since the engine started: computed prompt tokens and generated ones.
+/// Prompt tokens that were hits were there already. `None` if the engine does not count.
+fn entered_tokens(sample: &EngineSample) -> Option<f64> {
+    let prompt = sample.prompt_tokens?;
+    let hits = sample.prefix_hits.unwrap_or(0.0).min(prompt);
+    Some(prompt - hits + sample.generation_tokens.unwrap_or(0.0))
+}
+
+fn capacity_or_default(tokens: u64) -> u64 {
+    if tokens == 0 {
+        DEFAULT_CAPACITY_TOKENS
+    } else {
+        tokens
+    }
+}
+
+/// What this proxy has on a host, all workers together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Own {
+    /// Requests in flight.
+    pub requests: u32,
+    /// Uncached prompt tokens of requests without a first byte yet.
+    pub prefill_tokens: u64,
+    /// Uncached prompt tokens ever sent; only differences matter.
+    pub sent_tokens: u64,
+}
+
+/// How a host's last requests ended, as this worker saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Health {
+    failures: u32,
+    suspect_until_ms: u64,
+}
+
+/// Failures in a row after which a host is suspect. One or two happen to good hosts (a keep-alive
+/// connection closed under a request).
+const SUSPECT_AFTER: u32 = 3;
+
+/// The first back-off of a suspect host; doubles with each further failure.
+const FIRST_BACK_OFF_MS: u64 = 1_000;
+
+/// The longest back-off: a host that returns is tried again within this time.
+const LONGEST_BACK_OFF_MS: u64 = 10_000;
+
+impl Health {
+    /// A request got an answer that is not the host's fault (4xx included).
+    pub fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A request failed on the host: no connection, reset, or 5xx.
+    pub fn failed(&mut self, now_ms: u64) {
+        self.failures = self.failures.saturating_add(1);
+        if let Some(doublings) = self.failures.checked_sub(SUSPECT_AFTER) {
+            let back_off = FIRST_BACK_OFF_MS << doublings.min(10);
+            self.suspect_until_ms = now_ms + back_off.min(LONGEST_BACK_OFF_MS);
+        }
+    }
+
+    /// Whether the host is left out. When the back-off is over one request tries it: until that one
+    /// has ended ([`Health::probing`]), the others still stay away.
+    pub fn is_suspect(&self, now_ms: u64) -> bool {
+        now_ms < self.suspect_until_ms
+    }
+
+    /// A request goes to a host whose back-off is over: nobody else follows until its outcome is known.
+    pub fn probing(&mut self, now_ms: u64) {
+        if self.failures >= SUSPECT_AFTER {
+            self.suspect_until_ms = now_ms + FIRST_BACK_OFF_MS;
+        }
+    }
+}
+
+/// One host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Host {
+    /// As Envoy prints it, `ip:port`.
+    pub address: String,
+    /// Its number.
+    pub slot: Slot,
+    /// What its engine said.
+    pub polled: Polled,
+    /// What this proxy has on it.
+    pub own: Own,
+    /// How its last requests ended.
+    pub health: Health,
+}
+
+impl Host {
+    /// The virtual clock now: the polled one, and what was sent since.
+    pub fn clock_tokens(&self) -> u64 {
+        self.polled.clock_tokens + self.own.sent_tokens.saturating_sub(self.polled.own_sent_tokens)
+    }
+
+    /// Tokens its cache holds, as it said or as is usual.
+    pub fn capacity_tokens(&self) -> u64 {
+        capacity_or_default(self.polled.capacity_tokens)
+    }
+}
+
+/// All hosts, as one worker sees them.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    hosts: Vec<Host>,
+    /// Slot -> place in `hosts`.
+    places: Vec<Option<u16>>,
+}
+
+impl Fleet {
+    /// Takes a new list of hosts. A host that stays in its slot keeps what is known of it. Answers the
+    /// slots whose number is no longer the host's it was.
+    pub fn assign(&mut self, roster: &[(String, Slot)]) -> Vec<Slot> {
+        let old = std::mem::take(&mut self.hosts);
+        self.places.clear();
+        for (address, slot) in roster {
+            let place = usize::from(slot.0);
+            if self.places.len() <= place {
+                self.places.resize(place + 1, None);
+            }
+            if let Some(entry) = self.places.get_mut(place) {
+                *entry = Some(self.hosts.len() as u16);
+            }
+            let kept = old.iter().find(|host| host.slot == *slot && host.address == *address);
+            self.hosts.push(kept.cloned().unwrap_or_else(|| Host {
+                address: address.clone(),
+                slot: *slot,
+                polled: Polled::default(),
+                own: Own::default(),
+                health: Health::default(),
+            }));
+        }
+        let stays = |host: &Host| self.host(host.slot).is_some_and(|new| new.address == host.address);
+        old.iter().filter(|host| !stays(host)).map(|host| host.slot).collect()
+    }
+
+    /// The hosts, in the order of the roster.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The hosts, to be updated.
+    pub fn hosts_mut(&mut self) -> &mut [Host] {
+        &mut self.hosts
+    }
+
+    /// The host in a slot.
+    pub fn host(&self, slot: Slot) -> Option<&Host> {
+        let place = (*self.places.get(usize::from(slot.0))?)?;
+        self.hosts.get(usize::from(place))
+    }
+
+    /// The host in a slot, to be updated.
+    pub fn host_mut(&mut self, slot: Slot) -> Option<&mut Host> {
+        let place = (*self.places.get(usize::from(slot.0))?)?;
+        self.hosts.get_mut(usize::from(place))
+    }
+
+    /// The host with an address.
+    pub fn by_address(&self, address: &str) -> Option<&Host> {
+        self.hosts.iter().find(|host| host.address == address)
+    }
+}
+
+impl Liveness for Fleet {
+    fn holds(&self, slot: Slot, stamp: Stamp) -> bool {
+        self.host(slot).is_some_and(|host| stamp.age(host.clock_tokens()) < host.capacity_tokens())
+    }
+}

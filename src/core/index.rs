@@ -1,0 +1,222 @@
+//! Block hash -> hosts that were sent it: who may still hold a prefix?
+//!
+//! A set-associative table of fixed size: four entries a set, four holders an entry. An entry is
+//! replaced when its set is full and it has gone untouched the longest. What cannot be remembered costs
+//! a hit, never memory.
+//!
+//! # Why stamps are tokens, not seconds
+//!
+//! Engines evict by use, not by age: what pushes a block out is the tokens that entered the cache after
+//! it. So a holder is stamped with its host's *virtual clock*, the count of tokens that have entered its
+//! cache, and is believed while fewer tokens than the cache's capacity have come since. Idle hosts forget
+//! nothing; busy ones forget at their own pace.
+//!
+//! Cost: a lookup touches one cache line or two; nothing allocates after the first record.
+
+use super::blocks::BlockHash;
+use super::fleet::Slot;
+
+/// Entries in a set: enough that a set rarely overflows, few enough for two cache lines.
+const WAYS: usize = 4;
+
+/// Holders an entry lists. Three or more are indispensable (replay: 1 or 2 cost 40 % and more of mean
+/// TTFT at load 0.9); eight bring nothing over four.
+pub const HOLDERS: usize = 4;
+
+/// Clock ticks are this many tokens, so that 32 bits last for years of traffic.
+const TOKENS_PER_TICK: u64 = 64;
+
+/// A host's virtual clock at some moment, in ticks of 64 tokens, wrapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp(u32);
+
+impl Stamp {
+    /// The stamp at a clock of `tokens`.
+    pub fn at(tokens: u64) -> Self {
+        Self((tokens / TOKENS_PER_TICK) as u32)
+    }
+
+    /// Tokens that have entered the cache since, when the clock shows `now` tokens. A stamp from a
+    /// worker whose clock is ahead is new, not ancient.
+    pub fn age(self, now: u64) -> u64 {
+        let ticks = Stamp::at(now).0.wrapping_sub(self.0) as i32;
+        u64::from(ticks.max(0) as u32) * TOKENS_PER_TICK
+    }
+
+    /// The stamp that a journal says.
+    pub fn from_ticks(ticks: u32) -> Self {
+        Self(ticks)
+    }
+
+    /// The stamp as it is written into a journal.
+    pub fn ticks(self) -> u32 {
+        self.0
+    }
+}
+
+/// What the index asks of a host when it meets it in an entry.
+pub trait Liveness {
+    /// Whether `slot` may still hold what it was sent at `stamp`.
+    fn holds(&self, slot: Slot, stamp: Stamp) -> bool;
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Index {
+    entries: usize,
+    /// Empty until the first record: VMs that route nothing (Envoy's main thread) pay nothing.
+    table: Vec<Entry>,
+    /// Counts records; orders entries by when they were last touched.
+    touches: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    /// The block, or 0 for an empty entry.
+    hash: u64,
+    touched: u32,
+    stamps: [u32; HOLDERS],
+    /// Slot + 1, or 0 for a free place.
+    slots: [u16; HOLDERS],
+    /// Whether more hosts were sent the block than are listed.
+    overflow: bool,
+}
+
+impl Index {
+    /// A table of `entries` entries of 40 bytes, a power of two.
+    pub fn new(entries: usize) -> Self {
+        Self { entries: entries.next_power_of_two().max(WAYS), table: Vec::new(), touches: 0 }
+    }
+
+    /// Whether the table has this many entries.
+    pub fn has_entries(&self, entries: usize) -> bool {
+        self.entries == entries
+    }
+
+    /// Who may hold the block, or `None` if the block is unknown.
+    pub fn holders(&self, block: BlockHash) -> Option<Holders<'_>> {
+        let hash = nonzero(block);
+        self.set(hash).iter().find(|entry| entry.hash == hash).map(|entry| Holders { entry })
+    }
+
+    /// Remembers that `slot` was sent the block at `stamp`. Answers whether that was news to the table:
+    /// a holder whose stamp is hardly older needs no telling again.
+    pub fn record(&mut self, block: BlockHash, slot: Slot, stamp: Stamp, hosts: &impl Liveness) -> bool {
+        if self.table.is_empty() {
+            self.table = vec![Entry::default(); self.entries];
+        }
+        self.touches = self.touches.wrapping_add(1);
+        let now = self.touches;
+        let hash = nonzero(block);
+        let Some(entry) = victim(self.set_mut(hash), hash, now) else {
+            return false;
+        };
+        let known = entry.hash == hash;
+        if !known {
+            *entry = Entry { hash, ..Entry::default() };
+        }
+        entry.touched = now;
+        entry.add(slot, stamp, hosts) || !known
+    }
+
+    /// Takes back that `slot` was sent the block: the request was served elsewhere.
+    pub fn withdraw(&mut self, block: BlockHash, slot: Slot) {
+        let hash = nonzero(block);
+        if let Some(entry) = self.set_mut(hash).iter_mut().find(|entry| entry.hash == hash) {
+            for place in &mut entry.slots {
+                if *place == slot.0 + 1 {
+                    *place = 0;
+                }
+            }
+        }
+    }
+
+    /// Forgets everything about `slot`: its number will be another host's.
+    pub fn forget(&mut self, slot: Slot) {
+        for place in self.table.iter_mut().flat_map(|entry| entry.slots.iter_mut()) {
+            if *place == slot.0 + 1 {
+                *place = 0;
+            }
+        }
+    }
+
+    fn set_start(&self, hash: u64) -> usize {
+        (hash as usize & (self.entries - 1)) & !(WAYS - 1)
+    }
+
+    fn set(&self, hash: u64) -> &[Entry] {
+        let start = self.set_start(hash);
+        self.table.get(start..start + WAYS).unwrap_or(&[])
+    }
+
+    fn set_mut(&mut self, hash: u64) -> &mut [Entry] {
+        let start = self.set_start(hash);
+        self.table.get_mut(start..start + WAYS).unwrap_or(&mut [])
+    }
+}
+
+/// The hosts that one entry names.
+#[derive(Debug, Clone, Copy)]
+pub struct Holders<'a> {
+    entry: &'a Entry,
+}
+
+impl Holders<'_> {
+    /// The listed hosts with the clock at which they were last sent the block.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, Stamp)> + '_ {
+        let places = self.entry.slots.iter().zip(self.entry.stamps);
+        places.filter(|(&place, _)| place != 0).map(|(&place, stamp)| (Slot(place - 1), Stamp(stamp)))
+    }
+
+    /// Whether more hosts hold the block than are listed; an unlisted host counts as a holder then.
+    pub fn is_overflowing(&self) -> bool {
+        self.entry.overflow
+    }
+}
+
+impl Entry {
+    fn add(&mut self, slot: Slot, stamp: Stamp, hosts: &impl Liveness) -> bool {
+        let mut free = None;
+        for (n, (place, old)) in self.slots.iter().zip(&mut self.stamps).enumerate() {
+            if *place == slot.0 + 1 {
+                // Worth repeating only when the old stamp would expire noticeably sooner.
+                let newer = stamp.0.wrapping_sub(*old) as i32;
+                if newer > 0 {
+                    *old = stamp.0;
+                }
+                return newer > NEWS_TICKS;
+            }
+            if *place == 0 || !hosts.holds(Slot(*place - 1), Stamp(*old)) {
+                free.get_or_insert(n);
+            }
+        }
+        let Some(n) = free else {
+            self.overflow = true;
+            return false;
+        };
+        if let (Some(place), Some(old)) = (self.slots.get_mut(n), self.stamps.get_mut(n)) {
+            *place = slot.0 + 1;
+            *old = stamp.0;
+        }
+        self.overflow = false;
+        true
+    }
+}
+
+/// How much newer a stamp must be to be worth telling the other workers: 4,096 tokens, a hundredth of
+/// a small cache.
+const NEWS_TICKS: i32 = 64;
+
+/// The entry of `hash` in its set, else a free one, else the one untouched the longest.
+fn victim(set: &mut [Entry], hash: u64, now: u32) -> Option<&mut Entry> {
+    set.iter_mut().min_by_key(|entry| match entry.hash {
+        found if found == hash => (0, 0),
+        0 => (1, 0),
+        _ => (2, u32::MAX - now.wrapping_sub(entry.touched)),
+    })
+}
+
+/// 0 marks empty entries.
+fn nonzero(block: BlockHash) -> u64 {
+    block.0.max(1)
+}

@@ -1,0 +1,32 @@
+//! What decides: pure functions and bounded tables. Bytes, numbers and `now` in, values out.
+//!
+//! | question | module |
+//! | --- | --- |
+//! | what may an operator set, and what is refused? | [`config`] |
+//! | what of this body is prompt, and what model, salt, length? | [`prompt`] |
+//! | which block hashes does this prompt have? | [`blocks`] |
+//! | who was sent this block, and may still hold it? | [`index`] |
+//! | which hosts are there, how are they, what do they hold at most? | [`fleet`] |
+//! | which slot is which host's? | [`roster`] |
+//! | what does the polling leader tell every worker? | [`snapshot`] |
+//! | what will a host's queue cost this request? | [`load`] |
+//! | where does this request go, and why? | [`route`] |
+//! | what does one worker know, and have in flight? | [`router`] |
+//! | what does an engine's `/metrics` say? | [`scrape`] |
+//! | what do workers tell each other? | [`journal`] |
+//! | what did the engine say it had cached? | [`usage`] |
+
+pub mod blocks;
+pub mod config;
+pub mod fleet;
+pub mod index;
+pub mod journal;
+pub mod load;
+pub mod prompt;
+pub mod roster;
+pub mod route;
+pub mod router;
+pub mod scrape;
+pub mod snapshot;
+pub mod usage;
+pub mod wire;

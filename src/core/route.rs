@@ -1,0 +1,366 @@
+//! The decision: which hosts, in which order, and why.
+//!
+//! For each host that may take traffic, what would this request cost there? With `m` prompt tokens that
+//! the host still holds, `u` that it must prefill, `b` requests and `q` uncached tokens before it:
+//!
+//! ```text
+//! cost = (q + ALPHA u + KAPPA u b) / RATE  +  DECODE b        seconds
+//! ```
+//!
+//! The least cost wins. That is the whole load penalty: it is weighed for each request and each host,
+//! so a hotspot sheds what another host would answer sooner and keeps the rest, and affinity is never
+//! switched off for the fleet.
+//!
+//! # Why ties matter
+//!
+//! At low load many hosts cost about the same, and where ties go decides whether the fleet's caches fill
+//! evenly and whether workers and gateways that share nothing agree. Hosts within a narrow band of the
+//! best go by rendezvous hashing of the *anchor*, the first block that is this conversation's own; a
+//! request whose prompt is mostly cached on several hosts goes by its deepest cached block instead, so
+//! that a prefix that had spread under load contracts when the load is gone.
+
+use super::blocks::BlockHash;
+use super::fleet::{Fleet, Host, Slot};
+use super::index::{Index, Liveness, HOLDERS};
+use super::load::{FleetLoad, Freshness};
+use super::prompt::Unread;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Weight of a request's own uncached tokens: they delay what arrives next and evict others' blocks, so
+/// counting them once routes too selfishly. (Replay at load 0.9: 1.21 with 1, 1.19 with 2, 1.23 with 4.)
+const ALPHA: f64 = 2.0;
+
+/// How much each request in the batch is slowed by a prefill, as a share of it. Indispensable: 0 more
+/// than doubles the mean TTFT at load 0.9.
+const KAPPA: f64 = 0.2;
+
+/// Seconds that one more sequence in the batch costs: 250 tokens of 0.4 ms, weighed by 0.3.
+const DECODE_S: f64 = 0.03;
+
+/// Prefill tokens a second. A common factor hardly matters (half and double cost 1 %).
+const RATE: f64 = 18_000.0;
+
+/// The least that counts as uncached: the engine computes at least the last block anew.
+const LEAST_UNCACHED: f64 = 16.0;
+
+/// Hosts within this share of the least cost, and this many seconds, are as good as the best.
+const TIE_SHARE: f64 = 0.10;
+/// See [`TIE_SHARE`].
+const TIE_S: f64 = 0.005;
+
+/// How much of the uncached tokens a prompt's rendezvous home is forgiven when all load is foreign.
+const CREDIT: f64 = 0.9;
+
+/// The share of a prompt that must be cached for its deepest cached block to be its anchor.
+const MOSTLY: f64 = 0.5;
+
+/// What is asked: a prompt, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ask<'a> {
+    /// Prompt length in bytes, read or announced.
+    pub bytes: u64,
+    /// Bytes of prompt text a token has.
+    pub bytes_per_token: f64,
+    /// Who holds how much of it.
+    pub walk: &'a Walk,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The best host first, then the next best: what the destination header names.
+    pub hosts: Vec<Slot>,
+    /// Why the first is first.
+    pub reason: Reason,
+    /// Prompt bytes that the first is believed to hold.
+    pub matched_bytes: u64,
+    /// Tokens that the first must prefill, as far as is known.
+    pub uncached_tokens: u64,
+}
+
+/// Why a host was chosen; the label in metrics, headers and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It holds the longest prefix.
+    Prefix,
+    /// Another holds more of the prompt, but is so loaded that this one answers sooner.
+    Spill,
+    /// Nobody holds any of it.
+    Cold,
+    /// The prompt is not known; by load alone.
+    Unread(Unread),
+    /// There is no host that may take traffic: Envoy's own policy decides.
+    NoHosts,
+}
+
+impl Reason {
+    /// The reason as it appears in metrics, headers and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::Prefix => "prefix",
+            Reason::Spill => "spill",
+            Reason::Cold => "cold",
+            Reason::Unread(why) => why.as_str(),
+            Reason::NoHosts => "no_hosts",
+        }
+    }
+}
+
+/// The walk of one prompt down the index: who holds how much.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Walk {
+    /// The seed it is walked under, and the positions passed.
+    seed: u64,
+    passed: usize,
+    /// Hosts that hold something, with the prompt bytes up to the deepest block of theirs.
+    held: Vec<(Slot, u64)>,
+    /// Bytes that more hosts hold than can be listed: everybody counts as a holder.
+    everyone: u64,
+    deepest: Option<BlockHash>,
+    /// The first block with fewer than [`HOLDERS`] live holders.
+    anchor: Option<BlockHash>,
+    /// The first block that nobody holds.
+    first_absent: Option<BlockHash>,
+}
+
+impl Walk {
+    /// Goes on under `seed` and answers how many positions have been passed. Under another seed than so
+    /// far the walk begins anew.
+    pub fn resume_under(&mut self, seed: u64) -> usize {
+        if seed != self.seed {
+            *self = Self { seed, ..Self::default() };
+        }
+        self.passed
+    }
+
+    /// All positions up to `passed` have been stepped on.
+    pub fn reached(&mut self, passed: usize) {
+        self.passed = passed;
+    }
+
+    /// Takes the next position, deeper than all before. `bytes` is the prompt up to its end.
+    pub fn step(&mut self, block: BlockHash, bytes: u64, index: &Index, hosts: &impl Liveness) {
+        if self.has_fallen_off() {
+            return;
+        }
+        let mut live = 0;
+        if let Some(holders) = index.holders(block) {
+            for (slot, _) in holders.iter().filter(|&(slot, stamp)| hosts.holds(slot, stamp)) {
+                live += 1;
+                match self.held.iter_mut().find(|(held, _)| *held == slot) {
+                    Some((_, deepest)) => *deepest = bytes,
+                    None => self.held.push((slot, bytes)),
+                }
+            }
+            if holders.is_overflowing() {
+                live = HOLDERS;
+                self.everyone = bytes;
+            }
+        }
+        if live < HOLDERS {
+            self.anchor.get_or_insert(block);
+        }
+        if live > 0 {
+            self.deepest = Some(block);
+        } else {
+            self.first_absent = Some(block);
+        }
+    }
+
+    /// Whether a block was met that nobody holds: nothing deeper can be held, a block is never without
+    /// its parent.
+    pub fn has_fallen_off(&self) -> bool {
+        self.first_absent.is_some()
+    }
+
+    fn matched(&self, slot: Slot) -> u64 {
+        let listed = self.held.iter().find(|(held, _)| *held == slot).map_or(0, |&(_, bytes)| bytes);
+        listed.max(self.everyone)
+    }
+
+    fn longest(&self) -> u64 {
+        self.held.iter().map(|&(_, bytes)| bytes).fold(self.everyone, u64::max)
+    }
+}
+
+/// How evenly cold prompts have been placed, so that the tie-break can even it out.
+///
+/// Rendezvous hashing alone gives each of 4 hosts its share of 64 prompts only within a fifth or so in one
+/// try of five; caches filled unevenly evict early. Within [`Spread::TOLERANCE`] of the mean nothing is
+/// done, so that gateways that share nothing still agree on nine homes of ten.
+#[derive(Debug, Default)]
+pub struct Spread {
+    /// Cold prompts by slot, halved now and then.
+    placed: Vec<f64>,
+    total: f64,
+}
+
+impl Spread {
+    /// How far from the mean a host's share may be, before its chances change.
+    const TOLERANCE: f64 = 0.3;
+    /// Prompts added to each count, so that the first few decide nothing.
+    const HEAD_START: f64 = 4.0;
+    /// Prompts a host on average, at which all counts are halved: the past fades.
+    const HALVE_AT: f64 = 256.0;
+
+    /// A cold prompt was placed on `slot`, one of `hosts` hosts.
+    pub fn placed(&mut self, slot: Slot, hosts: usize) {
+        let place = usize::from(slot.0);
+        if self.placed.len() <= place {
+            self.placed.resize(place + 1, 0.0);
+        }
+        if let Some(count) = self.placed.get_mut(place) {
+            *count += 1.0;
+        }
+        self.total += 1.0;
+        if self.total > Self::HALVE_AT * hosts.max(1) as f64 {
+            self.placed.iter_mut().for_each(|count| *count /= 2.0);
+            self.total /= 2.0;
+        }
+    }
+
+    /// The weight of a host in rendezvous hashing: 1 within the tolerance, quickly more for those that
+    /// lag behind it and less for those ahead.
+    fn weight(&self, slot: Slot, hosts: usize) -> f64 {
+        let mean = self.total / hosts.max(1) as f64 + Self::HEAD_START;
+        let share = (self.placed.get(usize::from(slot.0)).copied().unwrap_or(0.0) + Self::HEAD_START) / mean;
+        if (share - 1.0).abs() <= Self::TOLERANCE {
+            1.0
+        } else {
+            share.powi(-8)
+        }
+    }
+}
+
+/// Everything a decision is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation<'a> {
+    /// The hosts.
+    pub fleet: &'a Fleet,
+    /// Their load on average.
+    pub load: FleetLoad,
+    /// What counts as fresh.
+    pub freshness: Freshness,
+    /// How evenly cold prompts were placed.
+    pub spread: &'a Spread,
+    /// The share of the fleet's load that this proxy did not send, 0 to 1.
+    pub foreign_share: f64,
+    /// Hosts to name at most.
+    pub candidates: usize,
+}
+
+/// A host with what the request would cost there.
+#[derive(Debug, Clone, Copy)]
+struct Candidate<'a> {
+    host: &'a Host,
+    /// Prompt tokens that it holds.
+    matched: f64,
+    cost_s: f64,
+    /// Lower goes first among equals.
+    rank: f64,
+}
+
+impl Situation<'_> {
+    /// Decides for a prompt.
+    pub fn route(&self, ask: &Ask) -> Decision {
+        let per_token = ask.bytes_per_token.max(0.5);
+        let total = ask.bytes as f64 / per_token;
+        let longest = ask.walk.longest() as f64 / per_token;
+        let home = self.home(ask.walk.anchor);
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for host in self.eligible() {
+            let matched = ask.walk.matched(host.slot) as f64 / per_token;
+            let missing = (total - matched).max(0.0);
+            let credit = if home == Some(host.slot) { self.foreign_share * CREDIT * missing } else { 0.0 };
+            let uncached = (missing - credit).max(LEAST_UNCACHED);
+            candidates.push(Candidate { host, matched, cost_s: self.cost(host, uncached), rank: 0.0 });
+        }
+        let anchor = if longest >= MOSTLY * total { ask.walk.deepest } else { ask.walk.first_absent };
+        let hosts = self.order(&mut candidates, anchor.or(ask.walk.deepest));
+        let Some(best) = candidates.first() else {
+            return self.nowhere();
+        };
+        let reason = match best.matched {
+            matched if matched + LEAST_UNCACHED < longest => Reason::Spill,
+            matched if matched > 0.0 => Reason::Prefix,
+            _ => Reason::Cold,
+        };
+        Decision {
+            hosts,
+            reason,
+            matched_bytes: ask.walk.matched(best.host.slot).min(ask.bytes),
+            uncached_tokens: (total - best.matched).max(LEAST_UNCACHED) as u64,
+        }
+    }
+
+    /// Decides for a request whose prompt is not known and is taken to be `uncached_tokens` of work.
+    pub fn route_unread(&self, why: Unread, uncached_tokens: f64) -> Decision {
+        let uncached = uncached_tokens.max(LEAST_UNCACHED);
+        let candidate = |host| Candidate { host, matched: 0.0, cost_s: self.cost(host, uncached), rank: 0.0 };
+        let mut candidates: Vec<Candidate> = self.eligible().map(candidate).collect();
+        // Nothing to be true to: among equals the one that was given the least so far.
+        for candidate in &mut candidates {
+            candidate.rank = candidate.host.own.sent_tokens as f64;
+        }
+        let hosts = self.order(&mut candidates, None);
+        if hosts.is_empty() {
+            return self.nowhere();
+        }
+        Decision { hosts, reason: Reason::Unread(why), matched_bytes: 0, uncached_tokens: uncached as u64 }
+    }
+
+    fn nowhere(&self) -> Decision {
+        Decision { hosts: Vec::new(), reason: Reason::NoHosts, matched_bytes: 0, uncached_tokens: 0 }
+    }
+
+    /// Hosts that may take traffic: all that are not suspect, or all if every one is.
+    fn eligible(&self) -> impl Iterator<Item = &Host> {
+        let hosts = self.fleet.hosts();
+        let now_ms = self.freshness.now_ms;
+        let all_suspect = hosts.iter().all(|host| host.health.is_suspect(now_ms));
+        hosts.iter().filter(move |host| all_suspect || !host.health.is_suspect(now_ms))
+    }
+
+    /// Seconds that `uncached` tokens cost on `host`, with all that stands before them.
+    fn cost(&self, host: &Host, uncached: f64) -> f64 {
+        let queue = self.load.queue(host, self.freshness);
+        let prefill = queue.prefill_tokens + ALPHA * uncached + KAPPA * uncached * queue.requests;
+        prefill / RATE + DECODE_S * queue.requests
+    }
+
+    /// The host that every gateway would name for this anchor, knowing nothing.
+    fn home(&self, anchor: Option<BlockHash>) -> Option<Slot> {
+        let anchor = anchor.filter(|_| self.foreign_share > 0.0)?;
+        let distance = |host: &&Host| rendezvous(anchor, &host.address);
+        self.eligible().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|host| host.slot)
+    }
+
+    /// Sorts by cost, those that tie with the best by rank, and names the first few.
+    fn order(&self, candidates: &mut [Candidate], anchor: Option<BlockHash>) -> Vec<Slot> {
+        let least = candidates.iter().map(|candidate| candidate.cost_s).fold(f64::INFINITY, f64::min);
+        let tied = least * (1.0 + TIE_SHARE) + TIE_S;
+        if let Some(anchor) = anchor {
+            let hosts = self.fleet.hosts().len();
+            for candidate in candidates.iter_mut().filter(|candidate| candidate.cost_s <= tied) {
+                let weight = self.spread.weight(candidate.host.slot, hosts);
+                candidate.rank = rendezvous(anchor, &candidate.host.address) / weight;
+            }
+        }
+        candidates.sort_by(|a, b| {
+            let both = a.cost_s <= tied && b.cost_s <= tied;
+            let by_rank = if both { a.rank.total_cmp(&b.rank) } else { std::cmp::Ordering::Equal };
+            by_rank.then(a.cost_s.total_cmp(&b.cost_s)).then(a.host.slot.cmp(&b.host.slot))
+        });
+        candidates.iter().take(self.candidates).map(|candidate| candidate.host.slot).collect()
+    }
+}
+
+/// A host's distance from an anchor, exponentially distributed: divided by weights, the least distance
+/// falls on each host in proportion to its weight. Depends on the address alone, so that every worker
+/// and gateway computes the same, in whatever order it lists its hosts.
+fn rendezvous(anchor: BlockHash, address: &str) -> f64 {
+    let hash = xxh3_64_with_seed(address.as_bytes(), anchor.0);
+    // 53 bits into (0, 1].
+    let uniform = ((hash >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+    -uniform.ln()
+}

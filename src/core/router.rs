@@ -1,0 +1,354 @@
+//! One worker's mind: what it knows, how it decides, what it has in flight.
+//!
+//! The shell holds one [`Router`] for each cluster in each VM and calls it with bytes, readings and `now`;
+//! the replay drives the same. Deciding ([`Router::decide`]) changes nothing; the caller commits, and is
+//! handed the [`Change`]s that it shall apply to the gauges that all workers share.
+
+use super::blocks::BlockHash;
+use super::config::Config;
+use super::fleet::{Fleet, Own, Slot};
+use super::index::{Index, Stamp};
+use super::journal::{Bulletin, Holding, Outbox, Placement};
+use super::load::{FleetLoad, Freshness};
+use super::prompt::{Prompt, Unread};
+use super::route::{Ask, Decision, Reason, Situation, Spread, Walk};
+use super::snapshot::Snapshot;
+use super::usage::Usage;
+use std::collections::HashMap;
+
+/// Tools alone are a prefix too: what two prompts share when their first messages differ.
+const TOOLS_ALONE: BlockHash = BlockHash(0x746F_6F6C_73);
+
+/// Bytes of tools that are worth a lookup of their own.
+const LEAST_TOOLS_BYTES: u64 = 256;
+
+/// Bytes a token before any engine has said: the usual figure for English text.
+const BYTES_PER_TOKEN: f64 = 4.0;
+
+/// How fast a mean follows: one part in fifty, so that one odd request moves it by 2 %.
+const GAIN: f64 = 0.02;
+
+/// Uncached tokens of a request before any was seen.
+const FIRST_UNCACHED_TOKENS: f64 = 1_000.0;
+
+/// Tokens a second at which a prefill is taken to be over when the response cannot show it: half the
+/// usual rate, to be on the safe side.
+const PREFILL_OVER_RATE: f64 = 9_000.0;
+
+/// What is to be added to the gauges of one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Change {
+    /// The host.
+    pub slot: Slot,
+    /// Requests in flight.
+    pub requests: i64,
+    /// Uncached prompt tokens without a first byte.
+    pub prefill_tokens: i64,
+    /// Uncached prompt tokens sent.
+    pub sent_tokens: i64,
+}
+
+/// What a stream holds of a host, until it is released.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    slot: Slot,
+    /// 0 once the prefill is over.
+    prefill_tokens: u64,
+    /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
+    /// clock.
+    over_at_ms: Option<u64>,
+}
+
+/// One worker's mind for one cluster.
+#[derive(Debug)]
+pub struct Router {
+    candidates: usize,
+    stale_after_ms: u64,
+    fleet: Fleet,
+    index: Index,
+    spread: Spread,
+    outbox: Outbox,
+    held: HashMap<u32, Held>,
+    foreign_share: f64,
+    bytes_per_token: f64,
+    uncached_tokens: f64,
+}
+
+impl Router {
+    /// A worker that knows nothing yet.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            candidates: config.candidates,
+            stale_after_ms: config.poll.stale_after_ms,
+            fleet: Fleet::default(),
+            index: Index::new(config.index.entries),
+            spread: Spread::default(),
+            outbox: Outbox::default(),
+            held: HashMap::new(),
+            foreign_share: 0.0,
+            bytes_per_token: BYTES_PER_TOKEN,
+            uncached_tokens: FIRST_UNCACHED_TOKENS,
+        }
+    }
+
+    /// Takes new settings and a new list of hosts; keeps what was learned.
+    pub fn configure(&mut self, config: &Config, hosts: &[(String, Slot)]) {
+        self.candidates = config.candidates;
+        self.stale_after_ms = config.poll.stale_after_ms;
+        if !self.index.has_entries(config.index.entries) {
+            self.index = Index::new(config.index.entries);
+        }
+        for slot in self.fleet.assign(hosts) {
+            self.index.forget(slot);
+        }
+    }
+
+    /// The hosts as this worker sees them.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Takes over what the polling leader knows.
+    pub fn apply(&mut self, snapshot: &Snapshot) {
+        self.foreign_share = snapshot.foreign_share;
+        snapshot.apply(&mut self.fleet);
+    }
+
+    /// Takes over what all workers together have on each host, as `read` finds it in the gauges.
+    pub fn refresh(&mut self, mut read: impl FnMut(Slot, &mut Own)) {
+        for host in self.fleet.hosts_mut() {
+            read(host.slot, &mut host.own);
+        }
+    }
+
+    /// Goes on along the prompt's positions. `full` says that all that seeds the prompt has been read.
+    pub fn advance(&self, walk: &mut Walk, prompt: &Prompt, full: bool) {
+        let seeds = prompt.seeds();
+        let seed = if full { seeds.full } else { seeds.early };
+        let from = walk.resume_under(seed);
+        for (block, bytes) in keys(prompt, seed, from) {
+            walk.step(block, bytes, &self.index, &self.fleet);
+        }
+        walk.reached(prompt.positions().len());
+    }
+
+    /// Decides for a prompt of `bytes` bytes, as far as it has been walked.
+    pub fn decide(&self, walk: &Walk, bytes: u64, token_ids: bool, now_ms: u64) -> Decision {
+        let bytes_per_token = if token_ids { BYTES_PER_TOKEN } else { self.bytes_per_token };
+        self.situation(now_ms).route(&Ask { bytes, bytes_per_token, walk })
+    }
+
+    /// Decides for a request whose prompt is not known. One with a body is taken to be as much work as
+    /// requests are on average, one without to be none.
+    pub fn decide_unread(&self, why: Unread, has_body: bool, now_ms: u64) -> Decision {
+        let uncached_tokens = if has_body { self.uncached_tokens } else { 0.0 };
+        self.situation(now_ms).route_unread(why, uncached_tokens)
+    }
+
+    /// Whether the stream counts on a host.
+    pub fn has(&self, stream: u32) -> bool {
+        self.held.contains_key(&stream)
+    }
+
+    fn situation(&self, now_ms: u64) -> Situation<'_> {
+        let freshness = Freshness { now_ms, stale_after_ms: self.stale_after_ms };
+        Situation {
+            fleet: &self.fleet,
+            load: FleetLoad::of(&self.fleet, freshness, self.uncached_tokens),
+            freshness,
+            spread: &self.spread,
+            foreign_share: self.foreign_share,
+            candidates: self.candidates,
+        }
+    }
+
+    /// The decision is being carried out: the stream counts on its host from now on.
+    pub fn commit(&mut self, stream: u32, decision: &Decision, now_ms: u64) -> Option<Change> {
+        let slot = *decision.hosts.first()?;
+        let tokens = decision.uncached_tokens;
+        if decision.reason == Reason::Cold {
+            self.spread.placed(slot, self.fleet.hosts().len());
+        }
+        if !matches!(decision.reason, Reason::Unread(_)) {
+            self.uncached_tokens += GAIN * (tokens as f64 - self.uncached_tokens);
+        }
+        if let Some(host) = self.fleet.host_mut(slot) {
+            host.health.probing(now_ms);
+        }
+        self.held.insert(stream, Held { slot, prefill_tokens: tokens, over_at_ms: None });
+        Some(self.apply_change(Change {
+            slot,
+            requests: 1,
+            prefill_tokens: tokens as i64,
+            sent_tokens: tokens as i64,
+        }))
+    }
+
+    /// The response will come in one piece: its first byte will not show when the prefill is over, so it
+    /// is taken to be over after the time that it and what stands before it should take.
+    pub fn will_not_stream(&mut self, stream: u32, now_ms: u64) {
+        if let Some(held) = self.held.get_mut(&stream) {
+            let queued = self.fleet.host(held.slot).map_or(0, |host| host.own.prefill_tokens);
+            let seconds = queued.max(held.prefill_tokens) as f64 / PREFILL_OVER_RATE;
+            held.over_at_ms = Some(now_ms + (seconds * 1_000.0) as u64);
+        }
+    }
+
+    /// Remembers that a host was sent the prompt's positions from `from` on, and tells the other workers.
+    /// With `full`, under both seeds. Answers how many positions are now remembered.
+    pub fn remember(&mut self, slot: Slot, prompt: &Prompt, from: usize, full: bool, cold: bool) -> usize {
+        let stamp = self.stamp(slot);
+        let seeds = prompt.seeds();
+        let mut blocks = Vec::new();
+        let early = keys(prompt, seeds.early, from);
+        // The full seed was not known before now.
+        let also = (full && seeds.full != seeds.early).then(|| keys(prompt, seeds.full, 0));
+        for (block, _) in early.chain(also.into_iter().flatten()) {
+            if self.index.record(block, slot, stamp, &self.fleet) {
+                blocks.push(block);
+            }
+        }
+        self.outbox.note(&Placement { slot, stamp, cold, blocks });
+        prompt.positions().len()
+    }
+
+    /// Another worker placed a prompt.
+    pub fn hear(&mut self, placement: &Placement) {
+        if self.fleet.host(placement.slot).is_none() {
+            return;
+        }
+        if placement.cold {
+            self.spread.placed(placement.slot, self.fleet.hosts().len());
+        }
+        for &block in &placement.blocks {
+            self.index.record(block, placement.slot, placement.stamp, &self.fleet);
+        }
+    }
+
+    /// Another host than the one decided for served the request.
+    pub fn moved(&mut self, stream: u32, to: Slot, prompt: Option<(&Prompt, bool)>) -> Option<[Change; 2]> {
+        let held = self.held.get_mut(&stream)?;
+        let from = std::mem::replace(&mut held.slot, to);
+        let tokens = held.prefill_tokens as i64;
+        if let Some((prompt, full)) = prompt {
+            let seeds = prompt.seeds();
+            for (block, _) in keys(prompt, seeds.early, 0).chain(keys(prompt, seeds.full, 0)) {
+                self.index.withdraw(block, from);
+            }
+            self.remember(to, prompt, 0, full, false);
+        }
+        let left = Change { slot: from, requests: -1, prefill_tokens: -tokens, sent_tokens: 0 };
+        let entered = Change { slot: to, requests: 1, prefill_tokens: tokens, sent_tokens: tokens };
+        Some([self.apply_change(left), self.apply_change(entered)])
+    }
+
+    /// The first byte of the answer has come: the prefill is over.
+    pub fn first_byte(&mut self, stream: u32) -> Option<Change> {
+        let held = self.held.get_mut(&stream)?;
+        held.over_at_ms = None;
+        let tokens = std::mem::take(&mut held.prefill_tokens);
+        let slot = held.slot;
+        (tokens > 0).then(|| {
+            self.apply_change(Change { slot, prefill_tokens: -(tokens as i64), ..Change::default() })
+        })
+    }
+
+    /// Prefills that are taken to be over by now.
+    pub fn prefills_over(&mut self, now_ms: u64) -> Vec<Change> {
+        let over = |held: &Held| held.over_at_ms.is_some_and(|at| at <= now_ms);
+        let streams: Vec<u32> =
+            self.held.iter().filter(|(_, held)| over(held)).map(|(stream, _)| *stream).collect();
+        streams.into_iter().filter_map(|stream| self.first_byte(stream)).collect()
+    }
+
+    /// The stream has ended: what it held is released.
+    pub fn end(&mut self, stream: u32) -> Option<Change> {
+        let held = self.held.remove(&stream)?;
+        Some(self.apply_change(Change {
+            slot: held.slot,
+            requests: -1,
+            prefill_tokens: -(held.prefill_tokens as i64),
+            sent_tokens: 0,
+        }))
+    }
+
+    /// A request ended on `slot`: well, or by the host's fault.
+    pub fn outcome(&mut self, slot: Slot, failed: bool, now_ms: u64) {
+        if let Some(host) = self.fleet.host_mut(slot) {
+            if failed {
+                host.health.failed(now_ms);
+            } else {
+                host.health.succeeded();
+            }
+        }
+    }
+
+    /// The engine told what the prompt was: learns how many bytes a token has.
+    pub fn learn(&mut self, prompt_bytes: u64, usage: &Usage) {
+        if usage.prompt_tokens > 0 && prompt_bytes > 0 {
+            // Between the densest text (CJK, code) and repeated words; images in base64 lie outside.
+            let seen = (prompt_bytes as f64 / usage.prompt_tokens as f64).clamp(1.0, 8.0);
+            self.bytes_per_token += GAIN * (seen - self.bytes_per_token);
+        }
+    }
+
+    /// Bytes a token has, as learned.
+    pub fn bytes_per_token(&self) -> f64 {
+        self.bytes_per_token
+    }
+
+    /// What this worker publishes at its tick.
+    pub fn publish(&mut self, worker: u64, now_ms: u64) -> Vec<u8> {
+        let holdings = self.holdings();
+        self.outbox.publish(&Bulletin { worker, at_ms: now_ms, holdings })
+    }
+
+    /// What this worker has in flight, by host.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let mut holdings: Vec<Holding> = Vec::new();
+        for held in self.held.values() {
+            let place = holdings.iter().position(|holding| holding.slot == held.slot);
+            let place = place.unwrap_or_else(|| {
+                holdings.push(Holding { slot: held.slot, ..Holding::default() });
+                holdings.len() - 1
+            });
+            if let Some(holding) = holdings.get_mut(place) {
+                holding.requests += 1;
+                holding.prefill_tokens += held.prefill_tokens;
+            }
+        }
+        holdings
+    }
+
+    /// Placements that the journal had no room for, since the last call.
+    pub fn take_untold(&mut self) -> u64 {
+        self.outbox.take_dropped()
+    }
+
+    fn stamp(&self, slot: Slot) -> Stamp {
+        Stamp::at(self.fleet.host(slot).map_or(0, |host| host.clock_tokens()))
+    }
+
+    /// Brings the own view up to date at once; the shell does the same to the gauges.
+    fn apply_change(&mut self, change: Change) -> Change {
+        if let Some(host) = self.fleet.host_mut(change.slot) {
+            let own = &mut host.own;
+            own.requests =
+                u32::try_from((i64::from(own.requests) + change.requests).max(0)).unwrap_or(u32::MAX);
+            own.prefill_tokens = own.prefill_tokens.saturating_add_signed(change.prefill_tokens);
+            own.sent_tokens = own.sent_tokens.saturating_add_signed(change.sent_tokens);
+        }
+        change
+    }
+}
+
+/// The keys of a prompt under one seed, from the position `from` on, with the prompt bytes up to each:
+/// its tools alone, then its text.
+fn keys(prompt: &Prompt, seed: u64, from: usize) -> impl Iterator<Item = (BlockHash, u64)> + '_ {
+    let tools = prompt.tools_bytes();
+    let alone = (from == 0 && tools >= LEAST_TOOLS_BYTES).then_some((TOOLS_ALONE.under(seed), tools));
+    let positions = prompt.positions().get(from..).unwrap_or(&[]);
+    alone
+        .into_iter()
+        .chain(positions.iter().map(move |position| (position.hash.under(seed), position.bytes + tools)))
+}

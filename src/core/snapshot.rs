@@ -1,0 +1,112 @@
+//! The fleet snapshot: what the polling leader writes and every worker reads, one value for all hosts.
+//!
+//! It carries all that the next leader needs to go on where this one stopped, so that a change of
+//! leadership forgets neither clocks nor counters.
+
+use super::fleet::{Fleet, Polled, Slot};
+use super::wire::{Reader, Writer};
+
+/// Layout of the value.
+const VERSION: u8 = 1;
+
+/// What the leader knows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Snapshot {
+    /// The share of the fleet's load that this proxy did not send, 0 to 1, slowly averaged.
+    pub foreign_share: f64,
+    /// By slot, with the address that was polled there: a slot may have changed hands.
+    pub hosts: Vec<(Slot, String, Polled)>,
+}
+
+/// How fast the foreign share follows a poll: one part in fifty, half a minute at two polls a second.
+const FOREIGN_GAIN: f64 = 0.02;
+
+impl Snapshot {
+    /// The state of a host, if the snapshot has it.
+    pub fn polled(&self, slot: Slot, address: &str) -> Option<&Polled> {
+        let found = self.hosts.iter().find(|(there, name, _)| *there == slot && name == address);
+        found.map(|(_, _, polled)| polled)
+    }
+
+    /// Puts a host's state in.
+    pub fn put(&mut self, slot: Slot, address: &str, polled: Polled) {
+        self.hosts.retain(|(there, _, _)| *there != slot);
+        self.hosts.push((slot, address.to_owned(), polled));
+        self.hosts.sort_by_key(|(slot, _, _)| *slot);
+    }
+
+    /// Drops hosts that are no longer in the fleet.
+    pub fn retain(&mut self, fleet: &Fleet) {
+        self.hosts
+            .retain(|(slot, address, _)| fleet.host(*slot).is_some_and(|host| host.address == *address));
+    }
+
+    /// Takes a poll into account: what share of the requests on the host were others'? An idle host says
+    /// nothing about it.
+    pub fn weigh_foreign(&mut self, polled: &Polled) {
+        let requests = polled.running + polled.waiting;
+        if requests >= 1.0 {
+            let share = (1.0 - f64::from(polled.own_requests) / requests).clamp(0.0, 1.0);
+            self.foreign_share += FOREIGN_GAIN * (share - self.foreign_share);
+        }
+    }
+
+    /// Brings a worker's view of the fleet up to date.
+    pub fn apply(&self, fleet: &mut Fleet) {
+        for (slot, address, polled) in &self.hosts {
+            if let Some(host) = fleet.host_mut(*slot).filter(|host| host.address == *address) {
+                host.polled = *polled;
+            }
+        }
+    }
+
+    /// The value for shared data.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut value = Writer::new(VERSION);
+        value.f64(self.foreign_share);
+        value.u16(self.hosts.len() as u16);
+        for (slot, address, polled) in &self.hosts {
+            value.u16(slot.0);
+            value.short_str(address);
+            value.u64(polled.at_ms);
+            value.f64(polled.running);
+            value.f64(polled.waiting);
+            value.f64(polled.kv_usage);
+            value.u64(polled.capacity_tokens);
+            value.u64(polled.clock_tokens);
+            value.f64(polled.counted_tokens);
+            value.f64(polled.started_s);
+            value.u32(polled.own_requests);
+            value.u64(polled.own_sent_tokens);
+            value.u32(polled.failures);
+        }
+        value.finish()
+    }
+
+    /// Reads the value; `None` if it is not one.
+    pub fn decode(value: &[u8]) -> Option<Self> {
+        let mut rest = Reader::new(value, VERSION)?;
+        let foreign_share = rest.f64()?.clamp(0.0, 1.0);
+        let count = rest.u16()?;
+        let mut hosts = Vec::new();
+        for _ in 0..count {
+            let slot = Slot(rest.u16()?);
+            let address = rest.short_str()?.to_owned();
+            let polled = Polled {
+                at_ms: rest.u64()?,
+                running: rest.f64()?,
+                waiting: rest.f64()?,
+                kv_usage: rest.f64()?,
+                capacity_tokens: rest.u64()?,
+                clock_tokens: rest.u64()?,
+                counted_tokens: rest.f64()?,
+                started_s: rest.f64()?,
+                own_requests: rest.u32()?,
+                own_sent_tokens: rest.u64()?,
+                failures: rest.u32()?,
+            };
+            hosts.push((slot, address, polled));
+        }
+        rest.is_empty().then_some(Self { foreign_share, hosts })
+    }
+}

@@ -1,0 +1,511 @@
+//! What happens to one request: hold, feed, decide, resume, observe the answer, release.
+//!
+//! Whatever fails on the way, the request goes on by Envoy's own policy. Nothing of the body is changed,
+//! and nothing of an answer is held back.
+
+use super::host::{self, Buffer, Headers};
+use super::worker::{now_ms, Worker};
+use crate::core::config::Config;
+use crate::core::fleet::Slot;
+use crate::core::prompt::{classify, Api, Method, Prompt, Unread};
+use crate::core::route::{Decision, Reason, Walk};
+use crate::core::usage::Tail;
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Body bytes that are copied out of Envoy at a time.
+const SLICE: usize = 64 << 10;
+
+/// A decision may fall at every multiple of this many body bytes, wherever the body was cut into pieces:
+/// the same body gives the same decision. Small, so that a long body is not scanned for nothing; a copy of
+/// a slice costs more than the scan of a step.
+const STEP: usize = 4 << 10;
+
+/// The longest prompt that a `content-length` is believed to announce, as a multiple of what is hashed. It
+/// bounds what a false one can add to a host's books.
+const BELIEVED: u64 = 4;
+
+/// Prefix of our own headers.
+const OWN_HEADERS: &[u8] = b"x-kvroute-";
+
+/// One stream.
+pub struct Filter {
+    stream: u32,
+    config: Rc<Config>,
+    worker: Rc<RefCell<Worker>>,
+    reading: Option<Reading>,
+    decided: Option<Decided>,
+    response: Response,
+}
+
+/// A body on its way through the scanner.
+struct Reading {
+    prompt: Prompt,
+    walk: Walk,
+    /// Body bytes that were fed.
+    fed: usize,
+    /// `content-length`, if it is known.
+    length: Option<u64>,
+    /// Whether the body has ended.
+    ended: bool,
+    /// Positions that the index knows, and whether under the full seed too.
+    remembered: usize,
+    remembered_full: bool,
+}
+
+/// What was decided, once it was.
+struct Decided {
+    /// The host that has the request: the first named, or the one that served in its place.
+    slot: Slot,
+    /// All that were named, in order.
+    named: Vec<Slot>,
+    address: String,
+    reason: Reason,
+    matched_bytes: u64,
+    prompt_bytes: u64,
+}
+
+/// What has been seen of the answer.
+#[derive(Default)]
+struct Response {
+    first_byte: bool,
+    tail: Option<Tail>,
+}
+
+/// What the request's headers say.
+struct Head {
+    kind: Result<Api, Unread>,
+    length: Option<u64>,
+    has_body: bool,
+}
+
+impl HttpContext for Filter {
+    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
+        let head = self.read_head(end_of_stream);
+        let api = match head.kind {
+            Ok(api) if self.worker.borrow().may_hold() => api,
+            Ok(_) => return self.pass(Unread::NotHeld, head.has_body),
+            Err(why) => return self.pass(why, head.has_body),
+        };
+        self.reading = Some(Reading {
+            prompt: Prompt::new(api, &self.config.prompt),
+            walk: Walk::default(),
+            fed: 0,
+            length: head.length,
+            ended: false,
+            remembered: 0,
+            remembered_full: false,
+        });
+        self.worker.borrow_mut().held(self.stream, now_ms());
+        Action::Pause
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        if self.is_held() {
+            self.worker.borrow_mut().body_came();
+        }
+        self.read_body(size, end_of_stream);
+        if self.is_held() {
+            Action::Pause
+        } else {
+            Action::Continue
+        }
+    }
+
+    fn on_http_request_trailers(&mut self, _count: usize) -> Action {
+        self.end_body();
+        Action::Continue
+    }
+
+    fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+        self.served();
+        Action::Continue
+    }
+
+    fn on_http_response_body(&mut self, size: usize, _end_of_stream: bool) -> Action {
+        if size > 0 {
+            self.answer_bytes(size);
+        }
+        Action::Continue
+    }
+
+    fn on_log(&mut self) {
+        self.release();
+    }
+}
+
+impl Context for Filter {}
+
+/// Releases what a stream holds even where Envoy did not log it.
+impl Drop for Filter {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Filter {
+    /// A stream that has not begun.
+    pub fn new(stream: u32, config: Rc<Config>, worker: Rc<RefCell<Worker>>) -> Self {
+        Self { stream, config, worker, reading: None, decided: None, response: Response::default() }
+    }
+
+    /// Whether the request's headers are held.
+    fn is_held(&self) -> bool {
+        self.reading.is_some() && self.decided.is_none() && !self.was_rescued()
+    }
+
+    fn was_rescued(&self) -> bool {
+        self.worker.borrow().router.has(self.stream)
+    }
+
+    /// Reads the headers and removes what a client must not send: Envoy would honour a destination, and
+    /// others would believe our own.
+    fn read_head(&self, end_of_stream: bool) -> Head {
+        let destination = self.config.destination_header.as_str();
+        let Some(headers) = host::headers(Headers::Request) else {
+            host::remove_header(Headers::Request, destination);
+            return Head { kind: Err(Unread::Path), length: None, has_body: !end_of_stream };
+        };
+        let mut request = Method {
+            method: b"",
+            path: b"",
+            content_type: None,
+            content_encoding: None,
+            upgrade: false,
+            end_of_stream,
+        };
+        let mut length = None;
+        for (name, value) in headers.iter() {
+            match name {
+                b":method" => request.method = value,
+                b":path" => request.path = value,
+                b"content-type" => request.content_type = Some(value),
+                b"content-encoding" => request.content_encoding = Some(value),
+                b"content-length" => {
+                    length = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok())
+                }
+                b"upgrade" => request.upgrade = true,
+                _ if name == destination.as_bytes() || name.starts_with(OWN_HEADERS) => {
+                    if let Ok(name) = std::str::from_utf8(name) {
+                        host::remove_header(Headers::Request, name);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Head { kind: classify(&request), length, has_body: !end_of_stream }
+    }
+
+    /// Sends a request on whose prompt is not known.
+    fn pass(&mut self, why: Unread, has_body: bool) -> Action {
+        let now_ns = host::now_ns();
+        let decision = {
+            let mut worker = self.worker.borrow_mut();
+            worker.look_at_gauges(now_ns);
+            worker.router.decide_unread(why, has_body, now_ns / 1_000_000)
+        };
+        self.carry_out(&decision, 0, now_ns / 1_000_000);
+        Action::Continue
+    }
+
+    /// Feeds what is new in the body, decides as soon as that is possible, and goes on learning the prompt
+    /// while the body streams by.
+    fn read_body(&mut self, size: usize, end_of_stream: bool) {
+        // While the headers are held the buffer has all of the body so far, later only the newest piece.
+        let mut at = match &self.reading {
+            Some(reading) if self.is_held() => reading.fed.min(size),
+            Some(_) => 0,
+            None => return,
+        };
+        while at < size && self.wants_more() {
+            let Some(slice) = host::buffer(Buffer::RequestBody, at, SLICE.min(size - at)) else {
+                break;
+            };
+            if slice.is_empty() {
+                break;
+            }
+            at += slice.len();
+            self.feed(&slice);
+        }
+        if end_of_stream {
+            self.end_body();
+        }
+    }
+
+    /// Whether reading on can still teach anything.
+    fn wants_more(&self) -> bool {
+        let limit = self.config.prompt.max_bytes as u64;
+        self.reading.as_ref().is_some_and(|reading| {
+            self.is_held() || (!reading.prompt.is_read() && reading.prompt.bytes() < limit)
+        })
+    }
+
+    /// Feeds a slice of the body, in steps that end at fixed places of the body.
+    fn feed(&mut self, slice: &[u8]) {
+        let mut rest = slice;
+        while !rest.is_empty() {
+            let hold_bytes = self.config.prompt.hold_bytes;
+            let is_held = self.is_held();
+            let Some(reading) = &mut self.reading else {
+                return;
+            };
+            let mut step = STEP - reading.fed % STEP;
+            if is_held {
+                step = step.min(hold_bytes.saturating_sub(reading.fed)).max(1);
+            }
+            let (piece, after) = rest.split_at(step.min(rest.len()));
+            reading.prompt.feed(piece);
+            reading.fed += piece.len();
+            rest = after;
+            let fed = reading.fed;
+            if is_held && (fed >= hold_bytes || (fed % STEP == 0 && self.is_settled())) {
+                self.decide();
+            }
+        }
+    }
+
+    /// Whether nothing that may still come can change the answer: nobody holds the prompt any deeper, and
+    /// its length is known.
+    fn is_settled(&mut self) -> bool {
+        let Some(reading) = &mut self.reading else {
+            return false;
+        };
+        let worker = self.worker.borrow();
+        worker.router.advance(&mut reading.walk, &reading.prompt, false);
+        reading.length.is_some() && reading.walk.has_fallen_off()
+    }
+
+    /// The body has ended: what is held is decided, and the prompt is remembered to its end.
+    fn end_body(&mut self) {
+        let held = self.is_held();
+        let Some(reading) = &mut self.reading else {
+            return;
+        };
+        if std::mem::replace(&mut reading.ended, true) {
+            return;
+        }
+        reading.prompt.finish();
+        let (broken, unread, streams) =
+            (reading.prompt.is_broken(), reading.prompt.unread(), reading.prompt.wants_stream());
+        if broken {
+            self.worker.borrow().stats.broken_bodies.add(1);
+        }
+        match unread {
+            Some(why) if held => {
+                self.reading = None;
+                self.pass(why, true);
+            }
+            _ if held => self.decide(),
+            _ => self.remember(),
+        }
+        if !streams {
+            self.worker.borrow_mut().router.will_not_stream(self.stream, now_ms());
+        }
+    }
+
+    /// Decides by what has been read of the prompt.
+    fn decide(&mut self) {
+        let now_ns = host::now_ns();
+        let now_ms = now_ns / 1_000_000;
+        let Some(reading) = &mut self.reading else {
+            return;
+        };
+        let full = reading.is_full();
+        let bytes = reading.prompt_bytes(self.config.prompt.max_bytes as u64 * BELIEVED);
+        let decision = {
+            let mut worker = self.worker.borrow_mut();
+            worker.router.advance(&mut reading.walk, &reading.prompt, full);
+            worker.look_at_gauges(now_ns);
+            let decision = worker.router.decide(&reading.walk, bytes, reading.prompt.is_token_ids(), now_ms);
+            worker.stats.prompt_bytes.add(bytes);
+            worker.stats.matched_bytes.add(decision.matched_bytes);
+            decision
+        };
+        self.carry_out(&decision, bytes, now_ms);
+        self.remember();
+    }
+
+    /// Sets the header and takes the request into the books.
+    fn carry_out(&mut self, decision: &Decision, prompt_bytes: u64, now_ms: u64) {
+        let mut worker = self.worker.borrow_mut();
+        worker.not_held(self.stream);
+        let decided = carry_out(self.stream, decision, prompt_bytes, &self.config, &mut worker, now_ms);
+        publish_decision(&decided);
+        self.decided = Some(decided);
+    }
+
+    /// Remembers what has become known of the prompt for the host that has it.
+    fn remember(&mut self) {
+        let (Some(decided), Some(reading)) = (&self.decided, &mut self.reading) else {
+            return;
+        };
+        let full = reading.is_full();
+        if reading.remembered_full || decided.named.is_empty() {
+            return;
+        }
+        let first = reading.remembered == 0;
+        let cold = first && decided.reason == Reason::Cold;
+        let mut worker = self.worker.borrow_mut();
+        reading.remembered =
+            worker.router.remember(decided.slot, &reading.prompt, reading.remembered, full, cold);
+        reading.remembered_full = full;
+    }
+
+    /// The answer begins, or Envoy's in its place: who served, and how well?
+    fn served(&mut self) {
+        let Some(decided) = &mut self.decided else {
+            return;
+        };
+        let status = host::header(Headers::Response, ":status");
+        let failed = status.is_none_or(|status| status.first() == Some(&b'5'));
+        let served = host::property(&["upstream", "address"]).and_then(|bytes| String::from_utf8(bytes).ok());
+        if let Some(address) = served {
+            let mut worker = self.worker.borrow_mut();
+            let slot = worker.router.fleet().by_address(&address).map(|host| host.slot);
+            if address != decided.address {
+                worker.stats.moved.add(1);
+                // Those that were named before it have been tried.
+                let tried = decided.named.iter().take_while(|named| Some(**named) != slot);
+                let tried: Vec<Slot> = tried.copied().collect();
+                let now_ms = now_ms();
+                if slot.is_some_and(|slot| decided.named.contains(&slot)) {
+                    tried.into_iter().for_each(|tried| worker.router.outcome(tried, true, now_ms));
+                }
+                if let Some(slot) = slot {
+                    let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_full()));
+                    let changes = worker.router.moved(self.stream, slot, prompt);
+                    changes.into_iter().flatten().for_each(|change| worker.apply(Some(change)));
+                    decided.slot = slot;
+                    decided.address = address;
+                }
+            }
+            if let Some(slot) = slot {
+                worker.router.outcome(slot, failed, now_ms());
+                worker.stats.host_failures.add(u64::from(failed));
+            }
+        }
+        if self.config.debug_headers {
+            let matched = format!("{}/{}", decided.matched_bytes, decided.prompt_bytes);
+            host::set_header(Headers::Response, "x-kvroute-host", &decided.address);
+            host::set_header(Headers::Response, "x-kvroute-reason", decided.reason.as_str());
+            host::set_header(Headers::Response, "x-kvroute-matched", &matched);
+        }
+        if !failed && self.reading.is_some() {
+            self.response.tail = Some(Tail::default());
+        }
+    }
+
+    /// Bytes of the answer come by.
+    fn answer_bytes(&mut self, size: usize) {
+        if !std::mem::replace(&mut self.response.first_byte, true) {
+            let mut worker = self.worker.borrow_mut();
+            let change = worker.router.first_byte(self.stream);
+            worker.apply(change);
+        }
+        if let Some(tail) = &mut self.response.tail {
+            let wanted = size.min(Tail::WANTED);
+            if let Some(end) = host::buffer(Buffer::ResponseBody, size - wanted, wanted) {
+                tail.push(&end);
+            }
+        }
+    }
+
+    /// The stream has ended: gives back what it held, and learns from what the engine told. A second call
+    /// finds nothing.
+    fn release(&mut self) {
+        let mut worker = self.worker.borrow_mut();
+        worker.not_held(self.stream);
+        let change = worker.router.end(self.stream);
+        worker.apply(change);
+        let Some(usage) = self.response.tail.take().and_then(|tail| tail.usage()) else {
+            return;
+        };
+        let Some(decided) = &self.decided else { return };
+        if let Some(reading) =
+            self.reading.as_ref().filter(|reading| reading.ended && !reading.prompt.is_token_ids())
+        {
+            worker.router.learn(reading.prompt.bytes(), &usage);
+        }
+        worker.stats.told_prompt_tokens.add(usage.prompt_tokens);
+        if let Some(cached) = usage.cached_tokens {
+            let predicted = decided.matched_bytes as f64 / worker.router.bytes_per_token();
+            worker.stats.told_cached_tokens.add(cached);
+            worker.stats.predicted_cached_tokens.add(predicted as u64);
+        }
+    }
+}
+
+impl Reading {
+    /// Whether all that tells this prompt from others has been read.
+    fn is_full(&self) -> bool {
+        self.ended || self.prompt.is_read()
+    }
+
+    /// The prompt's length in bytes: read, or announced. Announced is the whole of the rest, most of which
+    /// is prompt in any body long enough to be decided early.
+    fn prompt_bytes(&self, most: u64) -> u64 {
+        let read = self.prompt.bytes();
+        if self.is_full() {
+            return read;
+        }
+        let rest = self.length.map_or(0, |length| length.saturating_sub(self.fed as u64));
+        read.saturating_add(rest).min(most.max(read))
+    }
+}
+
+/// Sets the destination header and commits.
+fn carry_out(
+    stream: u32,
+    decision: &Decision,
+    prompt_bytes: u64,
+    config: &Config,
+    worker: &mut Worker,
+    now_ms: u64,
+) -> Decided {
+    worker.stats.requests(decision.reason).add(1);
+    let fleet = worker.router.fleet();
+    let addresses: Vec<&str> =
+        decision.hosts.iter().filter_map(|slot| Some(fleet.host(*slot)?.address.as_str())).collect();
+    let address = addresses.first().map(|address| (*address).to_owned());
+    let set = !addresses.is_empty()
+        && host::set_header(Headers::Request, &config.destination_header, &addresses.join(","));
+    let decided = Decided {
+        slot: decision.hosts.first().copied().unwrap_or_default(),
+        named: if set { decision.hosts.clone() } else { Vec::new() },
+        address: address.unwrap_or_default(),
+        reason: decision.reason,
+        matched_bytes: decision.matched_bytes,
+        prompt_bytes,
+    };
+    if set {
+        let change = worker.router.commit(stream, decision, now_ms);
+        worker.apply(change);
+    }
+    decided
+}
+
+/// Puts the decision into filter state, for access logs.
+fn publish_decision(decided: &Decided) {
+    host::set_property("kvroute.host", &decided.address);
+    host::set_property("kvroute.reason", decided.reason.as_str());
+    host::set_property("kvroute.matched", &decided.matched_bytes.to_string());
+    host::set_property("kvroute.prompt_bytes", &decided.prompt_bytes.to_string());
+}
+
+/// Resumes a request whose headers are held and whose body does not come. Runs at a tick, outside the
+/// stream's own callbacks.
+pub fn rescue(stream: u32, config: &Config, worker: &Rc<RefCell<Worker>>) {
+    if !host::act_for(stream) {
+        return;
+    }
+    let now_ms = now_ms();
+    {
+        let mut worker = worker.borrow_mut();
+        worker.stats.rescued.add(1);
+        let decision = worker.router.decide_unread(Unread::NotHeld, true, now_ms);
+        carry_out(stream, &decision, 0, config, &mut worker, now_ms);
+    }
+    host::resume_request();
+}

@@ -1,0 +1,39 @@
+//! The shell: proxy-wasm contexts that move bytes between Envoy and the core.
+//!
+//! | question | module |
+//! | --- | --- |
+//! | how is a configuration loaded, and what happens at a tick? | `root` |
+//! | what happens to one request? | `filter` |
+//! | how are the engines polled? | `poller` |
+//! | what does this VM know of a cluster? | `worker` |
+//! | what lies in shared data, under which keys? | `shared` |
+//! | which metrics are there? | `stats` |
+//! | how is Envoy called? | `host` |
+//!
+//! # Why no SDK call is made on a request's path
+//!
+//! The SDK's functions panic on a status they do not expect, and a panic in wasm cuts every stream on
+//! that worker. `host` declares the same imports with plain status codes and answers `Option`s and
+//! `bool`s; nothing outside it talks to Envoy.
+
+mod filter;
+mod host;
+mod poller;
+mod root;
+mod shared;
+mod stats;
+mod worker;
+
+use proxy_wasm::traits::RootContext;
+use proxy_wasm::types::LogLevel;
+
+/// Called once in each VM, before anything else: names what makes root contexts.
+#[allow(missing_docs)]
+mod entry {
+    use super::*;
+
+    proxy_wasm::main! {{
+        proxy_wasm::set_log_level(LogLevel::Info);
+        proxy_wasm::set_root_context(|_| -> Box<dyn RootContext> { Box::<root::Root>::default() });
+    }}
+}

@@ -1,0 +1,205 @@
+//! How are the engines polled? By one worker, the leader, for all.
+//!
+//! `GET /metrics` goes through the routed cluster itself, with the destination header naming the host, so
+//! that no further cluster is needed. Polls are spread over the interval. What comes back, or fails to,
+//! goes into one snapshot that every worker reads at its tick.
+//!
+//! Envoy answers for an engine that does not: 503 where it cannot connect, 504 when the time is up. A host
+//! that fails keeps its last answer until that is stale; then it is unknown, neither idle nor full.
+
+use super::host::{self, Buffer, Headers};
+use super::shared::Lease;
+use super::stats::PollFailure;
+use super::worker::Worker;
+use crate::core::config::Config;
+use crate::core::fleet::{Polled, Slot};
+use crate::core::scrape::engine::MAX_BODY_BYTES;
+use crate::core::scrape::{read_engine, EngineSample};
+use crate::core::snapshot::Snapshot;
+use std::time::Duration;
+
+/// Milliseconds for which the lease is taken: a leader that is gone is replaced within this time.
+const LEASE_MS: u64 = 2_000;
+
+/// Milliseconds for which a root of an older configuration leaves an expired lease to newer ones. An update
+/// may be refused after it took a number; then somebody old must go on.
+const OLD_WAITS_MS: u64 = 5_000;
+
+/// One root's part in polling.
+#[derive(Debug, Default)]
+pub struct Poller {
+    generation: Option<u64>,
+    /// What is known of the hosts, while leading.
+    leading: Option<Leading>,
+}
+
+#[derive(Debug, Default)]
+struct Leading {
+    snapshot: Snapshot,
+    /// Whether the snapshot has news.
+    news: bool,
+    under_way: Vec<Call>,
+    /// The round in which each host was polled last.
+    rounds: Vec<(Slot, u64)>,
+}
+
+/// A poll that has not been answered.
+#[derive(Debug)]
+struct Call {
+    token: u32,
+    slot: Slot,
+    address: String,
+}
+
+impl Poller {
+    /// Takes or keeps the lead if it can, and polls whoever is due.
+    pub fn tick(&mut self, worker: &mut Worker, config: &Config, now_ms: u64) {
+        if !self.holds_lease(worker, config, now_ms) {
+            self.leading = None;
+            return;
+        }
+        let leading = self.leading.get_or_insert_with(|| Leading {
+            // Go on where the last leader stopped.
+            snapshot: worker.shared.snapshot().unwrap_or_default(),
+            ..Leading::default()
+        });
+        leading.poll_due(worker, config, now_ms);
+        if std::mem::take(&mut leading.news) {
+            leading.snapshot.retain(worker.router.fleet());
+            worker.shared.publish_snapshot(&leading.snapshot);
+        }
+    }
+
+    fn holds_lease(&mut self, worker: &Worker, config: &Config, now_ms: u64) -> bool {
+        if self.generation.is_none() {
+            self.generation = worker.shared.generation(fingerprint(config));
+        }
+        let Some(generation) = self.generation else {
+            return false;
+        };
+        let (lease, cas) = worker.shared.lease();
+        let mine = Lease { generation, holder: worker.id, until_ms: now_ms + LEASE_MS };
+        let Some(lease) = lease else {
+            return worker.shared.take_lease(mine, cas);
+        };
+        let is_mine = lease.holder == mine.holder && lease.generation == generation;
+        if is_mine && lease.until_ms > now_ms + LEASE_MS / 2 {
+            return true;
+        }
+        let grace = if lease.generation > generation { OLD_WAITS_MS } else { 0 };
+        let is_free = is_mine || lease.generation < generation || lease.until_ms + grace < now_ms;
+        is_free && worker.shared.take_lease(mine, cas)
+    }
+
+    /// An answer to a call that this root made.
+    pub fn answered(
+        &mut self,
+        worker: &mut Worker,
+        config: &Config,
+        token: u32,
+        body_size: usize,
+        now_ms: u64,
+    ) {
+        let Some(leading) = &mut self.leading else {
+            return;
+        };
+        let Some(place) = leading.under_way.iter().position(|call| call.token == token) else {
+            return;
+        };
+        let call = leading.under_way.swap_remove(place);
+        let mut own = worker.router.fleet().host(call.slot).map(|host| host.own).unwrap_or_default();
+        worker.read_gauges_of(call.slot, &mut own);
+        match outcome(body_size) {
+            Ok(sample) => {
+                worker.stats.polls_ok.add(1);
+                let polled = leading.known(&call).after(&sample, &own, now_ms);
+                leading.snapshot.weigh_foreign(&polled);
+                leading.learned(&call, polled);
+            }
+            Err(why) => leading.failed(worker, config, &call, why),
+        }
+    }
+}
+
+impl Leading {
+    fn poll_due(&mut self, worker: &mut Worker, config: &Config, now_ms: u64) {
+        let hosts: Vec<(Slot, String)> =
+            worker.router.fleet().hosts().iter().map(|host| (host.slot, host.address.clone())).collect();
+        let (interval_ms, count) = (config.poll.interval_ms, hosts.len() as u64);
+        for (n, (slot, address)) in hosts.into_iter().enumerate() {
+            // Each host has its own moment in the interval, so that polls do not come in bursts. Rounds are
+            // counted on the wall clock: a new leader goes on in the old one's.
+            let round = (now_ms + interval_ms * n as u64 / count) / interval_ms;
+            if self.is_due(slot, round) {
+                self.poll(worker, config, slot, address);
+            }
+        }
+    }
+
+    /// Whether a host has not been polled in this round and has no poll under way.
+    fn is_due(&mut self, slot: Slot, round: u64) -> bool {
+        if self.under_way.iter().any(|call| call.slot == slot) {
+            return false;
+        }
+        match self.rounds.iter_mut().find(|(polled, _)| *polled == slot) {
+            Some((_, last)) => std::mem::replace(last, round) != round,
+            None => {
+                self.rounds.push((slot, round));
+                true
+            }
+        }
+    }
+
+    fn poll(&mut self, worker: &mut Worker, config: &Config, slot: Slot, address: String) {
+        let headers = vec![
+            (":method", "GET"),
+            (":path", config.poll.path.as_str()),
+            (":authority", address.as_str()),
+            (config.destination_header.as_str(), address.as_str()),
+            ("accept", "text/plain"),
+            ("user-agent", "kvroute"),
+        ];
+        let timeout = Duration::from_millis(config.poll.timeout_ms);
+        // The one call that goes through the SDK: its dispatcher must know the token.
+        match proxy_wasm::hostcalls::dispatch_http_call(&config.cluster, headers, None, Vec::new(), timeout) {
+            Ok(token) => self.under_way.push(Call { token, slot, address }),
+            Err(_) => self.failed(worker, config, &Call { token: 0, slot, address }, PollFailure::Refused),
+        }
+    }
+
+    fn known(&self, call: &Call) -> Polled {
+        self.snapshot.polled(call.slot, &call.address).copied().unwrap_or_default()
+    }
+
+    fn learned(&mut self, call: &Call, polled: Polled) {
+        self.snapshot.put(call.slot, &call.address, polled);
+        self.news = true;
+    }
+
+    fn failed(&mut self, worker: &Worker, config: &Config, call: &Call, why: PollFailure) {
+        worker.stats.polls_failed(why).add(1);
+        let polled = self.known(call).after_failure();
+        // Once when it begins: a host that stays away must not fill the log.
+        if polled.failures == 1 {
+            log::warn!("kvroute: poll of {} at {} failed: {why}", call.address, config.poll.path);
+        }
+        self.learned(call, polled);
+    }
+}
+
+/// What the answer says, or why it says nothing. To be called inside the answer's callback.
+fn outcome(body_size: usize) -> Result<EngineSample, PollFailure> {
+    let status = host::header(Headers::CallResponse, ":status");
+    let status = status.and_then(|digits| std::str::from_utf8(&digits).ok()?.parse().ok()).unwrap_or(0);
+    if status != 200 {
+        return Err(PollFailure::Status(status));
+    }
+    let body =
+        host::buffer(Buffer::CallResponseBody, 0, body_size.min(MAX_BODY_BYTES + 1)).unwrap_or_default();
+    read_engine(&body).map_err(PollFailure::Content)
+}
+
+/// Equal for equal configurations: all VMs that load one take part in one generation.
+fn fingerprint(config: &Config) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(format!("{config:?}").as_bytes())
+}

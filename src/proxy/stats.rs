@@ -1,0 +1,213 @@
+//! Which metrics are there? Every name that is ever defined is defined here.
+//!
+//! Envoy never forgets a metric, so their number is bounded: a fixed list, and three for each host slot
+//! ([`crate::core::config::MAX_HOSTS`] at most). A name is the same metric in every worker.
+
+use super::host::{self, MetricKind};
+use crate::core::fleet::{Own, Slot};
+use crate::core::prompt::Unread;
+use crate::core::route::Reason;
+use crate::core::router::Change;
+use crate::core::scrape::ScrapeError;
+use std::fmt;
+
+/// Why a poll failed; the middle of the metric's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PollFailure {
+    /// No connection, no answer in time, or a status other than 200.
+    Status(u32),
+    /// Envoy did not take the call: circuit breaker, or no such cluster.
+    Refused,
+    /// The answer says nothing known.
+    Content(ScrapeError),
+}
+
+impl PollFailure {
+    const NAMES: [&'static str; 4] = ["status", "timeout", "refused", "content"];
+
+    fn place(self) -> usize {
+        match self {
+            PollFailure::Status(504) => 1,
+            PollFailure::Status(_) => 0,
+            PollFailure::Refused => 2,
+            PollFailure::Content(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for PollFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PollFailure::Status(0) => f.write_str("no answer"),
+            PollFailure::Status(504) => f.write_str("no answer in time"),
+            PollFailure::Status(status) => write!(f, "status {status}"),
+            PollFailure::Refused => {
+                f.write_str("Envoy did not take the call (circuit breaker, or no such cluster)")
+            }
+            PollFailure::Content(why) => write!(f, "content: {why}"),
+        }
+    }
+}
+
+/// A metric that only rises.
+#[derive(Debug, Clone, Copy)]
+pub struct Counter(Option<u32>);
+
+impl Counter {
+    fn new(name: &str) -> Self {
+        Self(host::define_metric(MetricKind::Counter, &format!("kvroute_{name}_total")))
+    }
+
+    /// Adds to it.
+    pub fn add(self, more: u64) {
+        if let Some(id) = self.0.filter(|_| more > 0) {
+            host::add_metric(id, i64::try_from(more).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// The fixed metrics.
+#[derive(Debug)]
+pub struct Stats {
+    decided: [Counter; 4],
+    unread: [Counter; Unread::ALL.len()],
+    polls_failed: [Counter; PollFailure::NAMES.len()],
+    /// Polls that were answered.
+    pub polls_ok: Counter,
+    /// Bytes of the prompts that were read.
+    pub prompt_bytes: Counter,
+    /// Of these, bytes that the chosen host was believed to hold.
+    pub matched_bytes: Counter,
+    /// Prompt tokens of the answers that told.
+    pub told_prompt_tokens: Counter,
+    /// Of these, tokens that the engine had cached.
+    pub told_cached_tokens: Counter,
+    /// Of these, tokens that the filter believed to be cached.
+    pub predicted_cached_tokens: Counter,
+    /// Requests served by another host than the first named: retries, and hosts Envoy does not know.
+    pub moved: Counter,
+    /// Bodies with wrong JSON.
+    pub broken_bodies: Counter,
+    /// Requests that failed by their host's fault.
+    pub host_failures: Counter,
+    /// Placements that the journal had no room for.
+    pub untold: Counter,
+    /// Requests resumed because no body came while their headers were held.
+    pub rescued: Counter,
+}
+
+impl Stats {
+    /// Defines all of them, or finds them defined.
+    pub fn new() -> Self {
+        let requests = |reason: &str| Counter::new(&format!("requests_{reason}"));
+        Self {
+            decided: [Reason::Prefix, Reason::Spill, Reason::Cold, Reason::NoHosts]
+                .map(|why| requests(why.as_str())),
+            unread: Unread::ALL.map(|why| requests(why.as_str())),
+            polls_failed: PollFailure::NAMES.map(|why| Counter::new(&format!("polls_{why}"))),
+            polls_ok: Counter::new("polls_ok"),
+            prompt_bytes: Counter::new("prompt_bytes"),
+            matched_bytes: Counter::new("matched_bytes"),
+            told_prompt_tokens: Counter::new("told_prompt_tokens"),
+            told_cached_tokens: Counter::new("told_cached_tokens"),
+            predicted_cached_tokens: Counter::new("predicted_cached_tokens"),
+            moved: Counter::new("requests_moved"),
+            broken_bodies: Counter::new("bodies_broken"),
+            host_failures: Counter::new("host_failures"),
+            untold: Counter::new("placements_untold"),
+            rescued: Counter::new("requests_rescued"),
+        }
+    }
+
+    /// The counter of requests decided for a reason.
+    pub fn requests(&self, reason: Reason) -> Counter {
+        let [prefix, spill, cold, no_hosts] = self.decided;
+        match reason {
+            Reason::Prefix => prefix,
+            Reason::Spill => spill,
+            Reason::Cold => cold,
+            Reason::NoHosts => no_hosts,
+            Reason::Unread(why) => {
+                let place = Unread::ALL.iter().position(|unread| *unread == why);
+                place.and_then(|place| self.unread.get(place).copied()).unwrap_or(Counter(None))
+            }
+        }
+    }
+
+    /// The counter of polls that failed so.
+    pub fn polls_failed(&self, why: PollFailure) -> Counter {
+        self.polls_failed.get(why.place()).copied().unwrap_or(Counter(None))
+    }
+}
+
+/// The gauges of all slots: what the proxy has on each host, summed over its workers by Envoy.
+#[derive(Debug, Default)]
+pub struct SlotGauges {
+    slots: Vec<Option<SlotGauge>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SlotGauge {
+    requests: Option<u32>,
+    prefill_tokens: Option<u32>,
+    sent_tokens: Option<u32>,
+}
+
+impl SlotGauge {
+    fn new(slot: Slot) -> Self {
+        let name = |what: &str| format!("kvroute_slot_{}_{what}", slot.0);
+        Self {
+            requests: host::define_metric(MetricKind::Gauge, &name("inflight_requests")),
+            prefill_tokens: host::define_metric(MetricKind::Gauge, &name("inflight_prefill_tokens")),
+            sent_tokens: host::define_metric(MetricKind::Counter, &name("sent_tokens_total")),
+        }
+    }
+}
+
+impl SlotGauges {
+    fn of(&mut self, slot: Slot) -> SlotGauge {
+        let place = usize::from(slot.0);
+        if self.slots.len() <= place {
+            self.slots.resize(place + 1, None);
+        }
+        match self.slots.get_mut(place) {
+            Some(gauge) => *gauge.get_or_insert_with(|| SlotGauge::new(slot)),
+            None => SlotGauge::new(slot),
+        }
+    }
+
+    /// Applies what the router did.
+    pub fn apply(&mut self, change: Change) {
+        let gauge = self.of(change.slot);
+        for (id, offset) in [
+            (gauge.requests, change.requests),
+            (gauge.prefill_tokens, change.prefill_tokens),
+            (gauge.sent_tokens, change.sent_tokens),
+        ] {
+            if let Some(id) = id.filter(|_| offset != 0) {
+                host::add_metric(id, offset);
+            }
+        }
+    }
+
+    /// Reads what is in flight on a host; two host calls. A gauge below zero (a leak being repaired
+    /// twice) reads as zero.
+    pub fn read_in_flight(&mut self, slot: Slot, own: &mut Own) {
+        let gauge = self.of(slot);
+        let read = |id: Option<u32>| id.and_then(host::metric).map(|value| (value as i64).max(0) as u64);
+        if let Some(requests) = read(gauge.requests) {
+            own.requests = u32::try_from(requests).unwrap_or(u32::MAX);
+        }
+        if let Some(tokens) = read(gauge.prefill_tokens) {
+            own.prefill_tokens = tokens;
+        }
+    }
+
+    /// Reads everything about a host; three host calls.
+    pub fn read(&mut self, slot: Slot, own: &mut Own) {
+        self.read_in_flight(slot, own);
+        if let Some(tokens) = self.of(slot).sent_tokens.and_then(host::metric) {
+            own.sent_tokens = tokens;
+        }
+    }
+}

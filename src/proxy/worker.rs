@@ -1,0 +1,266 @@
+//! What does this VM know of a cluster? One [`Worker`] for each, shared by all its streams.
+//!
+//! It outlives configurations: a new root of the same cluster in the same VM finds the index of the old.
+//! Here the core meets the gauges and the journal; what is decided is decided in
+//! [`crate::core::router`].
+
+use super::host;
+use super::shared::Shared;
+use super::stats::{SlotGauges, Stats};
+use crate::core::config::Config;
+use crate::core::fleet::{Own, Slot};
+use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox, Outbox};
+use crate::core::router::{Change, Router};
+use std::cell::RefCell;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::rc::Rc;
+
+/// Milliseconds of silence after which a worker is taken to be dead. Envoy's own watchdog calls a thread
+/// that is stuck for 0.2 s a miss; ten seconds is a trapped VM.
+const DEAD_AFTER_MS: u64 = 10_000;
+
+/// Nanoseconds for which a reading of one host's gauges stays good, for each host: reading takes 0.2 us a
+/// host, so that at most a twentieth of a busy worker goes into it.
+const GAUGES_GOOD_NS_PER_HOST: u64 = 4_000;
+
+/// How many requests must have been resumed without a body ever having come, before holding is given up.
+const RESCUES_BEFORE_GIVING_UP: u32 = 3;
+
+/// Milliseconds after which a held request without a body is suspicious. Long for a client on a slow line,
+/// which is why one such request proves nothing.
+const HELD_TOO_LONG_MS: u64 = 1_000;
+
+/// A cluster as this VM knows it.
+pub struct Worker {
+    /// The core.
+    pub router: Router,
+    /// The fixed metrics.
+    pub stats: Stats,
+    /// The cluster's values in shared data.
+    pub shared: Rc<Shared>,
+    /// Tells this VM from all others.
+    pub id: u64,
+    gauges: SlotGauges,
+    gauges_read_ns: u64,
+    /// This worker's number in shared data, once it has one.
+    number: Option<usize>,
+    inboxes: Vec<Inbox>,
+    ticked_ms: u64,
+    /// Requests whose headers are held and whose body has not begun, with when they came.
+    held: Vec<(u32, u64)>,
+    holding: Holding,
+}
+
+/// Whether request headers can be held while the body comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holding {
+    /// Not known yet; so many requests had to be resumed without a body.
+    Untried(u32),
+    /// It has worked once.
+    Works,
+    /// `allow_on_headers_stop_iteration` is not set: the body does not come while headers are held.
+    GivenUp,
+}
+
+thread_local! {
+    static WORKERS: RefCell<Vec<(String, Rc<RefCell<Worker>>)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Worker {
+    /// The worker of a cluster in this VM, with the newest settings.
+    pub fn of(config: &Config) -> Rc<RefCell<Worker>> {
+        let worker = WORKERS.with_borrow_mut(|workers| {
+            let found = workers.iter().find(|(cluster, _)| *cluster == config.cluster);
+            if let Some((_, worker)) = found {
+                return Rc::clone(worker);
+            }
+            let worker = Rc::new(RefCell::new(Worker::new(config)));
+            workers.push((config.cluster.clone(), Rc::clone(&worker)));
+            worker
+        });
+        worker.borrow_mut().configure(config);
+        worker
+    }
+
+    fn new(config: &Config) -> Self {
+        Self {
+            router: Router::new(config),
+            stats: Stats::new(),
+            shared: Rc::new(Shared::of(&config.cluster)),
+            id: RandomState::new().build_hasher().finish(),
+            gauges: SlotGauges::default(),
+            gauges_read_ns: 0,
+            number: None,
+            inboxes: Vec::new(),
+            ticked_ms: 0,
+            held: Vec::new(),
+            holding: Holding::Untried(0),
+        }
+    }
+
+    fn configure(&mut self, config: &Config) {
+        let named = |host: &String| format!("{}|{host}", config.cluster);
+        let names: Vec<String> = config.hosts.iter().map(named).collect();
+        let slots = Shared::admit(&names).slots(&names);
+        let own_name = |(name, slot): (String, Slot)| {
+            let address = name.split_once('|').map_or(name.as_str(), |(_, address)| address);
+            (address.to_owned(), slot)
+        };
+        let hosts: Vec<(String, Slot)> = slots.into_iter().map(own_name).collect();
+        self.router.configure(config, &hosts);
+        self.read_gauges();
+    }
+
+    /// Applies a change to the gauges that all workers share.
+    pub fn apply(&mut self, change: Option<Change>) {
+        if let Some(change) = change {
+            self.gauges.apply(change);
+        }
+    }
+
+    /// Makes sure that the hosts' gauges were read recently enough for a decision.
+    pub fn look_at_gauges(&mut self, now_ns: u64) {
+        let hosts = self.router.fleet().hosts().len() as u64;
+        if now_ns.saturating_sub(self.gauges_read_ns) > hosts * GAUGES_GOOD_NS_PER_HOST {
+            self.gauges_read_ns = now_ns;
+            let gauges = &mut self.gauges;
+            self.router.refresh(|slot, own| gauges.read_in_flight(slot, own));
+        }
+    }
+
+    /// Reads one host's gauges.
+    pub fn read_gauges_of(&mut self, slot: Slot, own: &mut Own) {
+        self.gauges.read(slot, own);
+    }
+
+    fn read_gauges(&mut self) {
+        let gauges = &mut self.gauges;
+        self.router.refresh(|slot, own| gauges.read(slot, own));
+    }
+
+    /// What is to be done every so often: tell the others, hear them, learn what the leader knows. Roots of
+    /// several configurations share a worker; it ticks once for all of them.
+    pub fn tick(&mut self, now_ms: u64, period_ms: u64) {
+        if now_ms.saturating_sub(self.ticked_ms) < period_ms / 2 {
+            return;
+        }
+        self.ticked_ms = now_ms;
+        for change in self.router.prefills_over(now_ms) {
+            self.gauges.apply(change);
+        }
+        self.publish(now_ms);
+        self.hear();
+        if let Some(snapshot) = self.shared.snapshot() {
+            self.router.apply(&snapshot);
+        }
+        self.read_gauges();
+        self.stats.untold.add(self.router.take_untold());
+    }
+
+    fn publish(&mut self, now_ms: u64) {
+        if let Some(number) = self.number {
+            let found = self.shared.worker(number);
+            let mine = found
+                .filter(|(value, _)| read_bulletin(value).is_some_and(|bulletin| bulletin.worker == self.id));
+            if let Some((_, cas)) = mine {
+                let value = self.router.publish(self.id, now_ms);
+                self.shared.publish_worker(number, &value, cas);
+                return;
+            }
+            // Another worker took this one for dead, and took what it had in flight off the gauges.
+            self.number = None;
+            self.take_from_gauges(&self.router.holdings(), 1);
+        }
+        self.claim(now_ms);
+    }
+
+    /// Takes a number, and cleans up behind a dead worker that had it.
+    fn claim(&mut self, now_ms: u64) {
+        let bulletin = Bulletin { worker: self.id, at_ms: now_ms, holdings: self.router.holdings() };
+        let value = Outbox::default().publish(&bulletin);
+        let silent_before_ms = now_ms.saturating_sub(DEAD_AFTER_MS);
+        if let Some((number, predecessor)) = self.shared.claim_worker(&value, silent_before_ms) {
+            self.number = Some(number);
+            if let Some(dead) = predecessor {
+                self.take_from_gauges(&dead.holdings, -1);
+            }
+        }
+    }
+
+    fn take_from_gauges(&mut self, holdings: &[Books], sign: i64) {
+        for holding in holdings {
+            self.gauges.apply(Change {
+                slot: holding.slot,
+                requests: sign * i64::from(holding.requests),
+                prefill_tokens: sign * holding.prefill_tokens as i64,
+                sent_tokens: 0,
+            });
+        }
+    }
+
+    fn hear(&mut self) {
+        let mut n = 0;
+        while let Some((value, _)) = self.shared.worker(n) {
+            if self.inboxes.len() <= n {
+                self.inboxes.push(Inbox::default());
+            }
+            if let Some(inbox) = self.inboxes.get_mut(n).filter(|_| self.number != Some(n)) {
+                let router = &mut self.router;
+                inbox.read(&value, |placement| router.hear(&placement));
+            }
+            n += 1;
+        }
+    }
+
+    /// Whether a request's headers may be held.
+    pub fn may_hold(&self) -> bool {
+        self.holding != Holding::GivenUp
+    }
+
+    /// A request's headers are being held.
+    pub fn held(&mut self, stream: u32, now_ms: u64) {
+        if self.holding != Holding::Works {
+            self.held.push((stream, now_ms));
+        }
+    }
+
+    /// A body came while its headers were held: holding works here.
+    pub fn body_came(&mut self) {
+        if self.holding != Holding::Works {
+            self.holding = Holding::Works;
+            self.held.clear();
+        }
+    }
+
+    /// A held request has ended.
+    pub fn not_held(&mut self, stream: u32) {
+        self.held.retain(|(held, _)| *held != stream);
+    }
+
+    /// Requests that have been held for long without any body ever having come to this VM: they are to be
+    /// resumed. Envoy without `allow_on_headers_stop_iteration` would hold them for ever.
+    pub fn stuck(&mut self, now_ms: u64) -> Vec<u32> {
+        let Holding::Untried(rescues) = self.holding else {
+            return Vec::new();
+        };
+        let is_stuck = |at: u64| now_ms.saturating_sub(at) >= HELD_TOO_LONG_MS;
+        let stuck: Vec<u32> =
+            self.held.iter().filter(|(_, at)| is_stuck(*at)).map(|(stream, _)| *stream).collect();
+        self.held.retain(|(_, at)| !is_stuck(*at));
+        let rescues = rescues.saturating_add(stuck.len() as u32);
+        self.holding =
+            if rescues < RESCUES_BEFORE_GIVING_UP { Holding::Untried(rescues) } else { Holding::GivenUp };
+        if self.holding == Holding::GivenUp {
+            log::error!(
+                "kvroute: no request body arrives while headers are held: set allow_on_headers_stop_iteration: true \
+                 (Envoy 1.35 and newer). Until then requests are routed by load alone"
+            );
+        }
+        stuck
+    }
+}
+
+/// The wall clock in milliseconds.
+pub fn now_ms() -> u64 {
+    host::now_ns() / 1_000_000
+}
