@@ -63,7 +63,7 @@ pub struct Prompt {
 /// The table that remembers who was sent what.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Index {
-    /// Entries, a power of two. An entry takes 40 bytes in each worker.
+    /// Entries, a power of two; 40 bytes each in each worker, taken as they are needed.
     pub entries: usize,
 }
 

@@ -19,6 +19,9 @@ use super::fleet::Slot;
 /// Entries in a set: enough that a set rarely overflows, few enough for two cache lines.
 const WAYS: usize = 4;
 
+/// Entries in a page: 40 KiB.
+const PAGE: usize = 1_024;
+
 /// Holders an entry lists. Three or more are indispensable (replay: 1 or 2 cost 40 % and more of mean
 /// TTFT at load 0.9); eight bring nothing over four.
 pub const HOLDERS: usize = 4;
@@ -64,8 +67,9 @@ pub trait Liveness {
 #[derive(Debug)]
 pub struct Index {
     entries: usize,
-    /// Empty until the first record: VMs that route nothing (Envoy's main thread) pay nothing.
-    table: Vec<Entry>,
+    /// Pages of sets, made when first recorded into: a VM that routes nothing (Envoy's main thread has one)
+    /// pays nothing, and no request pays for the whole table.
+    pages: Vec<Option<Box<[Entry]>>>,
     /// Counts records; orders entries by when they were last touched.
     touches: u32,
 }
@@ -85,7 +89,8 @@ struct Entry {
 impl Index {
     /// A table of `entries` entries of 40 bytes, a power of two.
     pub fn new(entries: usize) -> Self {
-        Self { entries: entries.next_power_of_two().max(WAYS), table: Vec::new(), touches: 0 }
+        let entries = entries.next_power_of_two().max(PAGE);
+        Self { entries, pages: vec![None; entries / PAGE], touches: 0 }
     }
 
     /// Whether the table has this many entries.
@@ -102,12 +107,10 @@ impl Index {
     /// Remembers that `slot` was sent the block at `stamp`. Answers whether that was news to the table:
     /// a holder whose stamp is hardly older needs no telling again.
     pub fn record(&mut self, block: BlockHash, slot: Slot, stamp: Stamp, hosts: &impl Liveness) -> bool {
-        if self.table.is_empty() {
-            self.table = vec![Entry::default(); self.entries];
-        }
         self.touches = self.touches.wrapping_add(1);
         let now = self.touches;
         let hash = nonzero(block);
+        self.make_page(hash);
         let Some(entry) = victim(self.set_mut(hash), hash, now) else {
             return false;
         };
@@ -133,25 +136,38 @@ impl Index {
 
     /// Forgets everything about `slot`: its number will be another host's.
     pub fn forget(&mut self, slot: Slot) {
-        for place in self.table.iter_mut().flat_map(|entry| entry.slots.iter_mut()) {
+        for place in
+            self.pages.iter_mut().flatten().flat_map(|page| page.iter_mut()).flat_map(|e| e.slots.iter_mut())
+        {
             if *place == slot.0 + 1 {
                 *place = 0;
             }
         }
     }
 
-    fn set_start(&self, hash: u64) -> usize {
-        (hash as usize & (self.entries - 1)) & !(WAYS - 1)
+    /// The page of a hash, and the first entry of its set there.
+    fn place(&self, hash: u64) -> (usize, usize) {
+        let start = (hash as usize & (self.entries - 1)) & !(WAYS - 1);
+        (start / PAGE, start % PAGE)
     }
 
     fn set(&self, hash: u64) -> &[Entry] {
-        let start = self.set_start(hash);
-        self.table.get(start..start + WAYS).unwrap_or(&[])
+        let (page, start) = self.place(hash);
+        let page = self.pages.get(page).and_then(Option::as_ref);
+        page.and_then(|page| page.get(start..start + WAYS)).unwrap_or(&[])
     }
 
     fn set_mut(&mut self, hash: u64) -> &mut [Entry] {
-        let start = self.set_start(hash);
-        self.table.get_mut(start..start + WAYS).unwrap_or(&mut [])
+        let (page, start) = self.place(hash);
+        let page = self.pages.get_mut(page).and_then(Option::as_mut);
+        page.and_then(|page| page.get_mut(start..start + WAYS)).unwrap_or(&mut [])
+    }
+
+    fn make_page(&mut self, hash: u64) {
+        let (page, _) = self.place(hash);
+        if let Some(page) = self.pages.get_mut(page) {
+            page.get_or_insert_with(|| vec![Entry::default(); PAGE].into_boxed_slice());
+        }
     }
 }
 

@@ -346,7 +346,7 @@ impl Situation<'_> {
                 candidate.rank = rendezvous(anchor, &candidate.host.address) / weight;
             }
         }
-        candidates.sort_by(|a, b| {
+        candidates.sort_unstable_by(|a, b| {
             let both = a.cost_s <= tied && b.cost_s <= tied;
             let by_rank = if both { a.rank.total_cmp(&b.rank) } else { std::cmp::Ordering::Equal };
             by_rank.then(a.cost_s.total_cmp(&b.cost_s)).then(a.host.slot.cmp(&b.host.slot))

@@ -32,7 +32,7 @@ impl Snapshot {
     pub fn put(&mut self, slot: Slot, address: &str, polled: Polled) {
         self.hosts.retain(|(there, _, _)| *there != slot);
         self.hosts.push((slot, address.to_owned(), polled));
-        self.hosts.sort_by_key(|(slot, _, _)| *slot);
+        self.hosts.sort_unstable_by_key(|(slot, _, _)| *slot);
     }
 
     /// Drops hosts that are no longer in the fleet.

@@ -17,6 +17,7 @@ use crate::core::scrape::engine::MAX_BODY_BYTES;
 use crate::core::scrape::{read_engine, EngineSample};
 use crate::core::snapshot::Snapshot;
 use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Milliseconds for which the lease is taken: a leader that is gone is replaced within this time.
 const LEASE_MS: u64 = 2_000;
@@ -26,8 +27,10 @@ const LEASE_MS: u64 = 2_000;
 const OLD_WAITS_MS: u64 = 5_000;
 
 /// One root's part in polling.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Poller {
+    /// Equal for equal configurations: all VMs that load one take part in one generation.
+    fingerprint: u64,
     generation: Option<u64>,
     /// What is known of the hosts, while leading.
     leading: Option<Leading>,
@@ -52,9 +55,14 @@ struct Call {
 }
 
 impl Poller {
+    /// The part of a root with this configuration, as Envoy handed it over.
+    pub fn new(configuration: &[u8]) -> Self {
+        Self { fingerprint: xxh3_64(configuration), generation: None, leading: None }
+    }
+
     /// Takes or keeps the lead if it can, and polls whoever is due.
     pub fn tick(&mut self, worker: &mut Worker, config: &Config, now_ms: u64) {
-        if !self.holds_lease(worker, config, now_ms) {
+        if !self.holds_lease(worker, now_ms) {
             self.leading = None;
             return;
         }
@@ -70,9 +78,9 @@ impl Poller {
         }
     }
 
-    fn holds_lease(&mut self, worker: &Worker, config: &Config, now_ms: u64) -> bool {
+    fn holds_lease(&mut self, worker: &Worker, now_ms: u64) -> bool {
         if self.generation.is_none() {
-            self.generation = worker.shared.generation(fingerprint(config));
+            self.generation = worker.shared.generation(self.fingerprint);
         }
         let Some(generation) = self.generation else {
             return false;
@@ -197,9 +205,4 @@ fn outcome(body_size: usize) -> Result<EngineSample, PollFailure> {
     let body =
         host::buffer(Buffer::CallResponseBody, 0, body_size.min(MAX_BODY_BYTES + 1)).unwrap_or_default();
     read_engine(&body).map_err(PollFailure::Content)
-}
-
-/// Equal for equal configurations: all VMs that load one take part in one generation.
-fn fingerprint(config: &Config) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(format!("{config:?}").as_bytes())
 }

@@ -39,7 +39,7 @@ impl RootContext for Root {
         match Config::parse(&bytes) {
             Ok(config) => {
                 let worker = Worker::of(&config);
-                self.loaded = Some(Loaded { config: Rc::new(config), worker, poller: Poller::default() });
+                self.loaded = Some(Loaded { config: Rc::new(config), worker, poller: Poller::new(&bytes) });
                 host::set_tick_period(Duration::from_millis(TICK_MS))
             }
             Err(refusal) => {

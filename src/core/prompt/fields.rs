@@ -87,6 +87,8 @@ pub(super) struct Fields {
     early: Option<u64>,
     stream: bool,
     role: Vec<u8>,
+    /// A message's header while it is put together.
+    header: Vec<u8>,
     header_sent: bool,
     /// A key of a field, held until its value shows that it is not null.
     key: Vec<u8>,
@@ -110,6 +112,7 @@ impl Fields {
             early: None,
             stream: false,
             role: Vec::new(),
+            header: Vec::new(),
             header_sent: false,
             key: Vec::new(),
             joined: false,
@@ -233,20 +236,23 @@ impl Fields {
     /// Writes the message's header before the first of its content. A role that is not known yet comes
     /// later: the order of keys in a message is the client's.
     fn message_header(&mut self) {
-        if !self.header_sent {
-            self.header_sent = true;
-            self.text.push(&[frame::MESSAGE]);
-            self.text.push(&self.role);
-            self.text.push(&[frame::CONTENT]);
+        if !std::mem::replace(&mut self.header_sent, true) {
+            self.push_role(frame::MESSAGE);
         }
     }
 
     fn end_of_role(&mut self) {
         if self.header_sent {
-            self.text.push(&[frame::LATE_ROLE]);
-            self.text.push(&self.role);
-            self.text.push(&[frame::CONTENT]);
+            self.push_role(frame::LATE_ROLE);
         }
+    }
+
+    fn push_role(&mut self, mark: u8) {
+        self.header.clear();
+        self.header.push(mark);
+        self.header.extend_from_slice(&self.role);
+        self.header.push(frame::CONTENT);
+        self.text.push(&self.header);
     }
 
     /// Writes a piece of a field or of the tools.

@@ -23,7 +23,7 @@ const MAX_SCALAR: usize = 32;
 
 /// Bytes of decoded escapes gathered before they are handed out, so that text full of escapes does
 /// not come one character at a time.
-const GATHERED: usize = 64;
+const GATHERED: usize = 256;
 
 /// Who is told.
 pub trait Sink {
@@ -262,37 +262,80 @@ impl Scanner {
     fn number<'a>(&mut self, rest: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         let len = rest.iter().position(|&byte| !is_scalar(byte)).unwrap_or(rest.len());
         let (run, after) = rest.split_at(len);
-        self.scalar.push(run);
-        if !after.is_empty() {
+        if after.is_empty() {
+            self.scalar.push(run);
+        } else if self.scalar.bytes().is_empty() {
+            sink.scalar(run.get(..MAX_SCALAR).unwrap_or(run));
+            self.after_value();
+        } else {
+            self.scalar.push(run);
             sink.scalar(self.scalar.bytes());
             self.after_value();
         }
         after
     }
 
-    /// Inside a string: everything up to the next quote or backslash is text.
+    /// Inside a string: everything up to the next quote or backslash is text. Goes on behind escapes that
+    /// are wholly there; one that is cut is left to [`Scanner::escape`] and [`Scanner::hex`].
     fn string<'a>(&mut self, rest: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
-        let len = plain_run(rest);
-        let (run, after) = rest.split_at(len);
-        let next = after.first();
-        if !run.is_empty() || next == Some(&b'"') {
-            self.lone_surrogate(sink);
+        let mut rest = rest;
+        loop {
+            let (run, after) = rest.split_at(plain_run(rest));
+            if !run.is_empty() || after.first() == Some(&b'"') {
+                self.lone_surrogate(sink);
+            }
+            match after {
+                [b'\\', b'u', a, b, c, d, after @ ..] => {
+                    self.emit(run, sink);
+                    rest = after;
+                    let Some(unit) = hex4([*a, *b, *c, *d]) else { break };
+                    self.code_unit(unit, sink);
+                }
+                [b'\\', escaped, after @ ..] if *escaped != b'u' => {
+                    self.emit(run, sink);
+                    rest = after;
+                    self.escape(*escaped, sink);
+                    if self.state != State::Text {
+                        return rest;
+                    }
+                }
+                [b'\\', after @ ..] => {
+                    self.emit(run, sink);
+                    self.state = State::Escape;
+                    return after;
+                }
+                [_, after @ ..] => {
+                    self.end_of_string(run, sink);
+                    return after;
+                }
+                [] => {
+                    self.emit(run, sink);
+                    return after;
+                }
+            }
         }
-        self.emit(run, sink);
-        let Some((&byte, after)) = after.split_first() else {
-            return after;
-        };
-        if byte == b'\\' {
-            self.state = State::Escape;
-        } else if self.in_key {
-            sink.key(self.key.bytes());
+        self.state = State::Broken(Broken::Syntax);
+        rest
+    }
+
+    /// The closing quote, behind a last run of text.
+    fn end_of_string(&mut self, run: &[u8], sink: &mut impl Sink) {
+        if self.in_key {
+            if self.key.bytes().is_empty() {
+                sink.key(run.get(..MAX_KEY).unwrap_or(run));
+            } else {
+                self.key.push(run);
+                sink.key(self.key.bytes());
+            }
             self.state = State::Colon;
-        } else {
-            self.flush(sink);
-            sink.text_end();
-            self.after_value();
+            return;
         }
-        after
+        self.flush(sink);
+        if !run.is_empty() {
+            sink.text(run);
+        }
+        sink.text_end();
+        self.after_value();
     }
 
     fn escape(&mut self, byte: u8, sink: &mut impl Sink) {
@@ -368,7 +411,7 @@ impl Scanner {
             self.gathered.push(text);
         } else {
             self.flush(sink);
-            if text.len() < GATHERED / 2 {
+            if text.len() < 64 {
                 self.gathered.push(text);
             } else {
                 sink.text(text);
@@ -412,6 +455,11 @@ impl<const N: usize> Short<N> {
 
     fn push(&mut self, more: &[u8]) {
         let fits = more.len().min(self.room());
+        if let ([byte], Some(to)) = (more, self.bytes.get_mut(self.len)) {
+            *to = *byte;
+            self.len += 1;
+            return;
+        }
         let end = self.len + fits;
         if let (Some(to), Some(from)) = (self.bytes.get_mut(self.len..end), more.get(..fits)) {
             to.copy_from_slice(from);
@@ -429,20 +477,29 @@ fn surrogate_bytes(unit: u16) -> [u8; 3] {
     [0xE0 | (unit >> 12) as u8, 0x80 | (unit >> 6 & 0x3F) as u8, 0x80 | (unit & 0x3F) as u8]
 }
 
+/// The value of four hexadecimal digits.
+fn hex4(digits: [u8; 4]) -> Option<u16> {
+    let mut value = 0;
+    for digit in digits {
+        value = value << 4 | (digit as char).to_digit(16)? as u16;
+    }
+    Some(value)
+}
+
 /// How many bytes come before the first quote or backslash.
 fn plain_run(bytes: &[u8]) -> usize {
-    const QUOTES: u64 = u64::from_ne_bytes([b'"'; 8]);
-    const BACKSLASHES: u64 = u64::from_ne_bytes([b'\\'; 8]);
     let mut skipped = 0;
-    // 32 bytes at a time: four words share one branch.
-    let mut chunks = bytes.chunks_exact(32);
-    for chunk in &mut chunks {
-        let mut special = 0;
-        for word in chunk.chunks_exact(8) {
-            let word = word.try_into().map_or(QUOTES, u64::from_ne_bytes);
-            special |= zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
-        }
+    // Short runs end within a few words.
+    for word in bytes.chunks_exact(8).take(4) {
+        let special = special_bytes(word);
         if special != 0 {
+            return skipped + special.trailing_zeros() as usize / 8;
+        }
+        skipped += 8;
+    }
+    // Long ones go four words to a branch.
+    for chunk in bytes.get(skipped..).unwrap_or(&[]).chunks_exact(32) {
+        if chunk.chunks_exact(8).fold(0, |special, word| special | special_bytes(word)) != 0 {
             break;
         }
         skipped += 32;
@@ -451,7 +508,14 @@ fn plain_run(bytes: &[u8]) -> usize {
     skipped + rest.iter().position(|&byte| byte == b'"' || byte == b'\\').unwrap_or(rest.len())
 }
 
-/// Non-zero if one of the eight bytes is zero.
+/// Of eight bytes, a high bit at the first that is a quote or backslash, and none if there is none.
+fn special_bytes(word: &[u8]) -> u64 {
+    let word = word.try_into().map_or(0, u64::from_le_bytes);
+    zero_bytes(word ^ u64::from_le_bytes([b'"'; 8])) | zero_bytes(word ^ u64::from_le_bytes([b'\\'; 8]))
+}
+
+/// A high bit at the first byte that is zero, and none if there is none. (Above the first one it may be
+/// wrong: a borrow runs up.)
 fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(u64::from_ne_bytes([0x01; 8])) & !word & u64::from_ne_bytes([0x80; 8])
+    word.wrapping_sub(u64::from_le_bytes([0x01; 8])) & !word & u64::from_le_bytes([0x80; 8])
 }

@@ -1,0 +1,102 @@
+//! What is accepted, and that a refusal names its key.
+
+use super::test;
+use kvroute::core::config::Config;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text.as_bytes()).map_err(|refusal| refusal.to_string())
+}
+
+#[test]
+fn the_least_configuration_has_the_documented_defaults() {
+    let config = parse(r#"{"cluster":"vllm","hosts":["10.0.0.1:8000","[::1]:8000"]}"#).expect("valid");
+    assert_eq!(config.destination_header, "x-upstream-host");
+    assert_eq!((config.candidates, config.debug_headers), (3, false));
+    assert_eq!(config.poll.path, "/metrics");
+    assert_eq!(
+        (config.poll.interval_ms, config.poll.timeout_ms, config.poll.stale_after_ms),
+        (500, 1000, 3000)
+    );
+    assert_eq!(
+        (config.prompt.block_bytes, config.prompt.hold_bytes, config.prompt.max_bytes),
+        (256, 30720, 1048576)
+    );
+}
+
+#[test]
+fn nulls_are_defaults() {
+    let least = parse(r#"{"cluster":"vllm","hosts":["10.0.0.1:8000"]}"#);
+    let nulls = parse(
+        r#"{"cluster":"vllm","hosts":["10.0.0.1:8000"],"destination_header":null,"candidates":null,
+            "debug_headers":null,"poll":null,"prompt":{"block_bytes":null},"index":null}"#,
+    );
+    assert_eq!(least, nulls);
+}
+
+#[test]
+fn whole_floats_are_whole_numbers() {
+    // What a protobuf Struct turns every number into.
+    let config =
+        parse(r#"{"cluster":"c","hosts":["10.0.0.1:80"],"candidates":2.0,"poll":{"interval_ms":1e3}}"#);
+    let config = config.expect("valid");
+    assert_eq!((config.candidates, config.poll.interval_ms), (2, 1000));
+}
+
+#[test]
+fn slower_polling_alone_does_not_make_answers_stale() {
+    let config =
+        parse(r#"{"cluster":"c","hosts":["10.0.0.1:80"],"poll":{"interval_ms":5000}}"#).expect("valid");
+    assert!(config.poll.stale_after_ms >= 10_000);
+}
+
+#[test]
+fn a_refusal_is_one_line_that_names_the_key() {
+    let with = |more: &str| format!(r#"{{"cluster":"c","hosts":["10.0.0.1:80"]{more}}}"#);
+    for (text, key, about) in [
+        (String::new(), "", "empty"),
+        ("{hosts: [".to_owned(), "", "not JSON"),
+        ("[1]".to_owned(), "", "object"),
+        (r#"{"hosts":["10.0.0.1:80"]}"#.to_owned(), "cluster", "required"),
+        (r#"{"cluster":"","hosts":["10.0.0.1:80"]}"#.to_owned(), "cluster", "empty"),
+        (r#"{"cluster":"c"}"#.to_owned(), "hosts", "required"),
+        (r#"{"cluster":"c","hosts":[]}"#.to_owned(), "hosts", "from 1"),
+        (r#"{"cluster":"c","hosts":"10.0.0.1:80"}"#.to_owned(), "hosts", "list"),
+        (r#"{"cluster":"c","hosts":["localhost:80"]}"#.to_owned(), "hosts[0]", "ip:port"),
+        (r#"{"cluster":"c","hosts":["10.0.0.1"]}"#.to_owned(), "hosts[0]", "ip:port"),
+        (r#"{"cluster":"c","hosts":["[0::1]:80"]}"#.to_owned(), "hosts[0]", "as Envoy prints"),
+        (r#"{"cluster":"c","hosts":["10.0.0.1:80",7]}"#.to_owned(), "hosts[1]", "string"),
+        (r#"{"cluster":"c","hosts":["10.0.0.1:80","10.0.0.1:80"]}"#.to_owned(), "hosts[1]", "second time"),
+        (with(r#","debug_headrs":true"#), "debug_headrs", "known"),
+        (with(r#","debug_headers":"true""#), "debug_headers", "true or false"),
+        (with(r#","destination_header":"X-Host""#), "destination_header", "lower-case"),
+        (with(r#","candidates":0"#), "candidates", "from 1"),
+        (with(r#","candidates":"3""#), "candidates", "whole number"),
+        (with(r#","candidates":2.5"#), "candidates", "whole number"),
+        (with(r#","poll":7"#), "poll", "object"),
+        (with(r#","poll":{"interval_ms":-1}"#), "poll.interval_ms", "from 50"),
+        (with(r#","poll":{"interval_ms":1e99}"#), "poll.interval_ms", "to 60000"),
+        (with(r#","poll":{"path":"metrics"}"#), "poll.path", "'/'"),
+        (with(r#","poll":{"path":"/metrics "}"#), "poll.path", "spaces"),
+        (with(r#","poll":{"stale_after_ms":100}"#), "poll.stale_after_ms", "interval_ms"),
+        (with(r#","poll":{"intervall_ms":100}"#), "poll.intervall_ms", "known"),
+        (with(r#","prompt":{"block_bytes":0}"#), "prompt.block_bytes", "from 32"),
+        (with(r#","prompt":{"max_bytes":1}"#), "prompt.max_bytes", "from 4096"),
+        (with(r#","index":{"entries":5000}"#), "index.entries", "power of two"),
+    ] {
+        let refusal = parse(&text).expect_err(&text);
+        assert!(refusal.starts_with(key), "{text}: {refusal}");
+        assert!(refusal.contains(about), "{text}: {refusal}");
+        assert_eq!(refusal.lines().count(), 1, "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn a_thousand_hosts_are_taken_and_more_are_not() {
+    let hosts = |count: usize| {
+        let list =
+            (0..count).map(|n| format!("\"10.0.{}.{}:80\"", n / 256, n % 256)).collect::<Vec<_>>().join(",");
+        format!(r#"{{"cluster":"c","hosts":[{list}]}}"#)
+    };
+    assert_eq!(parse(&hosts(1024)).expect("valid").hosts.len(), 1024);
+    assert!(parse(&hosts(1025)).expect_err("too many").starts_with("hosts:"));
+}

@@ -1,0 +1,137 @@
+//! What is written is read: the journal, the snapshot and the roster; and that damage is harmless.
+
+use super::support::Numbers;
+use super::test;
+use kvroute::core::blocks::BlockHash;
+use kvroute::core::fleet::{Polled, Slot};
+use kvroute::core::index::Stamp;
+use kvroute::core::journal::{read_bulletin, Bulletin, Holding, Inbox, Outbox, Placement};
+use kvroute::core::roster::Roster;
+use kvroute::core::snapshot::Snapshot;
+
+fn bulletin(worker: u64) -> Bulletin {
+    let holdings = vec![Holding { slot: Slot(3), requests: 7, prefill_tokens: 9_000 }];
+    Bulletin { worker, at_ms: 1_234, holdings }
+}
+
+fn placement(n: u64) -> Placement {
+    let blocks = (0..5).map(|block| BlockHash(100 * n + block)).collect();
+    Placement { slot: Slot(n as u16), stamp: Stamp::at(64 * n), cold: n % 2 == 0, blocks }
+}
+
+fn read(inbox: &mut Inbox, value: &[u8]) -> Vec<Placement> {
+    let mut placements = Vec::new();
+    inbox.read(value, |placement| placements.push(placement));
+    placements
+}
+
+#[test]
+fn a_placement_is_heard_once_by_each_reader() {
+    let mut outbox = Outbox::default();
+    let (mut prompt_reader, mut late_reader) = (Inbox::default(), Inbox::default());
+    let mut late = Vec::new();
+    for n in 0..12 {
+        outbox.note(&placement(n));
+        let value = outbox.publish(&bulletin(1));
+        assert_eq!(read_bulletin(&value), Some(bulletin(1)));
+        assert_eq!(read(&mut prompt_reader, &value), [placement(n)]);
+        assert_eq!(read(&mut prompt_reader, &value), []);
+        if n % 3 == 2 {
+            late.extend(read(&mut late_reader, &value));
+        }
+    }
+    assert_eq!(late, (0..12).map(placement).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_new_worker_under_an_old_number_is_heard_from_its_start() {
+    let mut inbox = Inbox::default();
+    let mut old = Outbox::default();
+    (0..9).for_each(|n| {
+        old.note(&placement(n));
+        read(&mut inbox, &old.publish(&bulletin(1)));
+    });
+    let mut new = Outbox::default();
+    new.note(&placement(50));
+    assert_eq!(read(&mut inbox, &new.publish(&bulletin(2))), [placement(50)]);
+}
+
+#[test]
+fn what_has_no_room_is_counted_not_told() {
+    let mut outbox = Outbox::default();
+    (0..10_000).for_each(|n| outbox.note(&placement(n)));
+    let value = outbox.publish(&bulletin(1));
+    assert!(value.len() < 20_000);
+    let told = read(&mut Inbox::default(), &value).len() as u64;
+    assert_eq!(told + outbox.take_dropped(), 10_000);
+}
+
+#[test]
+fn values_cut_short_or_damaged_are_survived() {
+    let mut outbox = Outbox::default();
+    outbox.note(&placement(1));
+    let journal = outbox.publish(&bulletin(1));
+    let mut snapshot = Snapshot::default();
+    snapshot.put(Slot(1), "10.0.0.1:80", Polled::default());
+    let mut roster = Roster::default();
+    roster.admit(&["c|10.0.0.1:80".to_owned()]);
+    let mut numbers = Numbers(5);
+    for value in [journal, snapshot.encode(), roster.encode()] {
+        for len in 0..value.len() {
+            let mut damaged = value[..len].to_vec();
+            if let Some(byte) = damaged.get_mut(numbers.below(len.max(1) as u64) as usize) {
+                *byte ^= 1 << numbers.below(8);
+            }
+            read(&mut Inbox::default(), &damaged);
+            let _ = (Snapshot::decode(&damaged), Roster::decode(&damaged), read_bulletin(&damaged));
+        }
+    }
+    assert_eq!(Snapshot::decode(b""), None);
+    assert_eq!(Roster::decode(b"\x07"), None);
+}
+
+#[test]
+fn a_snapshot_carries_all_that_the_next_leader_needs() {
+    let polled = Polled {
+        at_ms: 5,
+        running: 3.0,
+        waiting: 1.5,
+        kv_usage: 0.25,
+        capacity_tokens: 7,
+        clock_tokens: 8,
+        counted_tokens: 9.0,
+        started_s: 10.0,
+        own_requests: 11,
+        own_sent_tokens: 12,
+        failures: 13,
+    };
+    let mut snapshot = Snapshot { foreign_share: 0.5, hosts: Vec::new() };
+    snapshot.put(Slot(4), "[::1]:8000", polled);
+    snapshot.put(Slot(0), "10.0.0.1:8000", Polled { failures: 1, ..polled });
+    assert_eq!(Snapshot::decode(&snapshot.encode()), Some(snapshot.clone()));
+    assert_eq!(snapshot.polled(Slot(4), "[::1]:8000"), Some(&polled));
+    assert_eq!(snapshot.polled(Slot(4), "10.0.0.9:8000"), None);
+}
+
+#[test]
+fn a_host_keeps_its_slot() {
+    let names = |range: std::ops::Range<usize>| range.map(|n| format!("c|10.0.0.{n}:80")).collect::<Vec<_>>();
+    let mut roster = Roster::default();
+    assert!(roster.admit(&names(0..4)));
+    assert!(!roster.admit(&names(1..3)));
+    assert!(roster.admit(&names(2..6)));
+    let roster = Roster::decode(&roster.encode()).expect("written");
+    let slots: Vec<u16> = roster.slots(&names(0..6)).into_iter().map(|(_, slot)| slot.0).collect();
+    assert_eq!(slots, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn slots_are_bounded_and_given_on_when_all_are_taken() {
+    let name = |n: usize| format!("c|10.0.{}.{}:80", n / 250, n % 250);
+    let mut roster = Roster::default();
+    for n in 0..3_000 {
+        roster.admit(&[name(n)]);
+        let slots = roster.slots(&[name(n)]);
+        assert!(slots.len() == 1 && slots[0].1 .0 < 1_024, "{n}: {slots:?}");
+    }
+}

@@ -1,0 +1,26 @@
+//! The core, on three targets: native, wasm32-wasip1 (in V8, through Node), and wasm32-unknown-unknown
+//! (under wasm-bindgen-test), where only the examples run.
+//!
+//! Helpers stand in `support`; each other module is named after the core module it tests. `cases` are
+//! situations from the field.
+
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+pub(crate) use core::prelude::v1::test;
+/// `#[test]` on every target.
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+pub(crate) use wasm_bindgen_test::wasm_bindgen_test as test;
+
+mod blocks;
+mod cases;
+mod config;
+mod fleet;
+mod index;
+mod journal;
+mod prompt;
+mod route;
+mod router;
+mod support;
+mod usage;
+
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+mod json;

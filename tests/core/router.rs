@@ -1,0 +1,168 @@
+//! One worker's books and memory.
+
+use super::support::{chat, read, router, Numbers};
+use super::test;
+use kvroute::core::fleet::Slot;
+use kvroute::core::journal::Inbox;
+use kvroute::core::prompt::{Api, Prompt};
+use kvroute::core::route::{Reason, Walk};
+use kvroute::core::router::{Change, Router};
+use std::collections::HashMap;
+
+const NOW_MS: u64 = 5_000;
+
+fn prompt(n: u64) -> Prompt {
+    read(Api::Chat, chat(&format!("{n} {}", "system prompt ".repeat(300)), "question").as_bytes())
+}
+
+fn decide(router: &Router, prompt: &Prompt) -> kvroute::core::route::Decision {
+    let mut walk = Walk::default();
+    router.advance(&mut walk, prompt, true);
+    router.decide(&walk, prompt.bytes(), false, NOW_MS)
+}
+
+/// The gauges that all workers share.
+#[derive(Default)]
+struct Gauges(HashMap<Slot, (i64, i64)>);
+
+impl Gauges {
+    fn apply(&mut self, change: Change) {
+        let gauge = self.0.entry(change.slot).or_default();
+        gauge.0 += change.requests;
+        gauge.1 += change.prefill_tokens;
+        assert!(gauge.0 >= 0 && gauge.1 >= 0, "never below zero");
+    }
+}
+
+#[test]
+fn whatever_happens_to_streams_the_books_end_at_zero() {
+    let mut numbers = Numbers(11);
+    let mut router = router(4);
+    let mut gauges = Gauges::default();
+    for n in 0..20_000 {
+        let stream = numbers.below(60) as u32;
+        let changes: Vec<Change> = match numbers.below(6) {
+            0 | 1 if !router.has(stream) => {
+                let prompt = prompt(numbers.below(20));
+                let decision = decide(&router, &prompt);
+                router.commit(stream, &decision, n).into_iter().collect()
+            }
+            2 => router.first_byte(stream).into_iter().collect(),
+            3 => router.moved(stream, Slot(numbers.below(4) as u16), None).into_iter().flatten().collect(),
+            4 => {
+                router.will_not_stream(stream, n);
+                router.prefills_over(n + numbers.below(200))
+            }
+            _ => router.end(stream).into_iter().collect(),
+        };
+        changes.into_iter().for_each(|change| gauges.apply(change));
+    }
+    (0..60).filter_map(|stream| router.end(stream)).for_each(|change| gauges.apply(change));
+    assert!(gauges.0.values().all(|gauge| *gauge == (0, 0)), "{:?}", gauges.0);
+    assert!(router.holdings().is_empty());
+    assert!(router.fleet().hosts().iter().all(|host| host.own.requests == 0 && host.own.prefill_tokens == 0));
+}
+
+#[test]
+fn ending_twice_releases_once() {
+    let mut router = router(2);
+    let decision = decide(&router, &prompt(1));
+    router.commit(7, &decision, NOW_MS);
+    assert!(router.end(7).is_some());
+    assert_eq!((router.end(7), router.first_byte(7), router.moved(7, Slot(0), None)), (None, None, None));
+}
+
+#[test]
+fn a_prefill_without_a_stream_to_show_its_end_is_over_in_time() {
+    let mut router = router(1);
+    let decision = decide(&router, &prompt(1));
+    router.commit(1, &decision, NOW_MS);
+    router.will_not_stream(1, NOW_MS);
+    assert_eq!(router.prefills_over(NOW_MS + 1), []);
+    let over = router.prefills_over(NOW_MS + 2_000);
+    assert_eq!(over.len(), 1);
+    assert_eq!((over[0].requests, over[0].prefill_tokens), (0, -(decision.uncached_tokens as i64)));
+}
+
+#[test]
+fn another_worker_knows_a_placement_after_one_reading() {
+    let (mut here, mut there) = (router(4), router(4));
+    let prompt = prompt(1);
+    // Where the other worker, knowing nothing, would not send it.
+    let unexpected =
+        (0..4).map(Slot).find(|slot| *slot != decide(&there, &prompt).hosts[0]).expect("four hosts");
+    here.remember(unexpected, &prompt, 0, true, true);
+    let value = here.publish(1, NOW_MS);
+    Inbox::default().read(&value, |placement| there.hear(&placement));
+    let decision = decide(&there, &prompt);
+    assert_eq!((decision.hosts[0], decision.reason), (unexpected, Reason::Prefix));
+}
+
+#[test]
+fn a_request_served_elsewhere_is_remembered_there() {
+    let mut router = router(4);
+    let prompt = prompt(1);
+    let decision = decide(&router, &prompt);
+    router.commit(1, &decision, NOW_MS);
+    router.remember(decision.hosts[0], &prompt, 0, true, true);
+    let served = decision.hosts[1];
+    router.moved(1, served, Some((&prompt, true)));
+    router.end(1);
+    let again = decide(&router, &prompt);
+    assert_eq!((again.hosts[0], again.reason), (served, Reason::Prefix));
+}
+
+#[test]
+fn a_long_prompt_decided_by_its_head_is_found_by_its_head_and_by_all_of_it() {
+    // `model` comes behind the messages: the head does not know it.
+    let text = "a long conversation ".repeat(5_000);
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}],"model":"m"}}"#);
+    let mut head = Prompt::new(Api::Chat, &super::support::settings());
+    head.feed(&body.as_bytes()[..30_000]);
+    let mut router = router(4);
+    let whole = read(Api::Chat, body.as_bytes());
+    router.remember(Slot(3), &whole, 0, true, true);
+    let matched = |prompt: &Prompt, full: bool| {
+        let mut walk = Walk::default();
+        router.advance(&mut walk, prompt, full);
+        let decision = router.decide(&walk, 100_000, false, NOW_MS);
+        (decision.hosts[0], decision.matched_bytes)
+    };
+    let (host, bytes) = matched(&head, false);
+    assert!(host == Slot(3) && bytes > 20_000, "{bytes}");
+    let (host, bytes) = matched(&whole, true);
+    assert!(host == Slot(3) && bytes > 90_000, "{bytes}");
+    // Another model with the same text shares nothing once it is known.
+    let other = read(Api::Chat, body.replace(r#""model":"m""#, r#""model":"n""#).as_bytes());
+    assert_eq!(matched(&other, true).1, 0);
+}
+
+#[test]
+fn tools_are_a_prefix_of_their_own() {
+    let tool = format!(
+        r#"[{{"type":"function","function":{{"name":"f","description":"{}"}}}}]"#,
+        "does things ".repeat(400)
+    );
+    let ask = |question: &str| {
+        let body = format!(
+            r#"{{"model":"m","tools":{tool},"messages":[{{"role":"user","content":"{question}"}}]}}"#
+        );
+        read(Api::Chat, body.as_bytes())
+    };
+    let mut router = router(4);
+    router.remember(Slot(2), &ask("one"), 0, true, true);
+    let decision = decide(&router, &ask("another"));
+    assert_eq!((decision.hosts[0], decision.reason), (Slot(2), Reason::Prefix));
+    assert!(decision.matched_bytes > 4_000);
+}
+
+#[test]
+fn bytes_a_token_follow_what_engines_tell() {
+    let mut router = router(1);
+    let usage = kvroute::core::usage::Usage { prompt_tokens: 100, cached_tokens: None };
+    (0..500).for_each(|_| router.learn(300, &usage));
+    assert!((router.bytes_per_token() - 3.0).abs() < 0.01);
+    // An image in base64 is no text.
+    (0..500).for_each(|_| router.learn(1 << 30, &usage));
+    assert!(router.bytes_per_token() <= 8.0);
+}
