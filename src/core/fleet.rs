@@ -51,11 +51,12 @@ pub struct Polled {
 
 impl Polled {
     /// The state after a poll that was answered. Pure, so that whoever leads next goes on from the
-    /// snapshot. An answer that names neither running nor waiting requests is a failed poll.
+    /// snapshot. An answer that does not tell both running and waiting requests is a failed poll: half of a
+    /// load is not a load.
     pub fn after(&self, sample: &EngineSample, own: &Own, now_ms: u64) -> Self {
-        if sample.running.is_none() && sample.waiting.is_none() {
+        let (Some(running), Some(waiting)) = (sample.running, sample.waiting) else {
             return self.after_failure();
-        }
+        };
         let counted_tokens = entered_tokens(sample).unwrap_or(self.counted_tokens);
         let started_s = sample.start_time_seconds.unwrap_or(self.started_s);
         let capacity_tokens = sample.capacity_tokens.map_or(self.capacity_tokens, |tokens| tokens as u64);
@@ -68,8 +69,8 @@ impl Polled {
         };
         Self {
             at_ms: now_ms,
-            running: sample.running.unwrap_or(0.0),
-            waiting: sample.waiting.unwrap_or(0.0),
+            running,
+            waiting,
             kv_usage: sample.kv_usage.unwrap_or(f64::NAN),
             capacity_tokens,
             clock_tokens: self.clock_tokens + entered,

@@ -17,7 +17,7 @@ use super::usage::Usage;
 use std::collections::HashMap;
 
 /// Tools alone are a prefix too: what two prompts share when their first messages differ.
-const TOOLS_ALONE: BlockHash = BlockHash(0x746F_6F6C_73);
+const TOOLS_ALONE: BlockHash = BlockHash(u64::from_be_bytes(*b"   tools"));
 
 /// Bytes of tools that are worth a lookup of their own.
 const LEAST_TOOLS_BYTES: u64 = 256;

@@ -107,6 +107,10 @@ impl HttpContext for Filter {
             self.worker.borrow_mut().body_came();
         }
         self.read_body(size, end_of_stream);
+        if self.is_held() && size >= self.config.prompt.hold_bytes {
+            // The body could not be read as far as it has come; it must not pile up all the same.
+            self.decide();
+        }
         if self.is_held() {
             Action::Pause
         } else {

@@ -90,12 +90,15 @@ impl Poller {
         let Some(lease) = lease else {
             return worker.shared.take_lease(mine, cas);
         };
+        // Nobody takes one for longer: the clock was set back, or the value is garbage.
+        let is_possible = lease.until_ms <= now_ms + 2 * LEASE_MS;
         let is_mine = lease.holder == mine.holder && lease.generation == generation;
-        if is_mine && lease.until_ms > now_ms + LEASE_MS / 2 {
+        if is_mine && is_possible && lease.until_ms > now_ms + LEASE_MS / 2 {
             return true;
         }
         let grace = if lease.generation > generation { OLD_WAITS_MS } else { 0 };
-        let is_free = is_mine || lease.generation < generation || lease.until_ms + grace < now_ms;
+        let is_free =
+            is_mine || !is_possible || lease.generation < generation || lease.until_ms + grace < now_ms;
         is_free && worker.shared.take_lease(mine, cas)
     }
 

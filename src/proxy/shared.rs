@@ -153,12 +153,14 @@ impl Shared {
     }
 }
 
-/// Reads a value that shall be replaced only by who read it. A key that does not exist cannot be created
-/// so; it is created empty first, and then all who want it meet as equals.
+/// Reads a value that shall be replaced only by who read it, so that there is something to replace: a key
+/// that does not exist is created empty.
 fn read_or_create(key: &str) -> (Vec<u8>, u32) {
+    // No value has this number, so a key that exists by now is left alone; Envoy checks numbers only there.
+    const IF_ABSENT: u32 = u32::MAX;
     if let Some(found) = host::shared(key) {
         return found;
     }
-    host::set_shared(key, &[], None);
+    host::set_shared(key, &[], Some(IF_ABSENT));
     host::shared(key).unwrap_or_default()
 }

@@ -158,19 +158,17 @@ impl Worker {
     }
 
     fn publish(&mut self, now_ms: u64) {
-        if let Some(number) = self.number {
-            let found = self.shared.worker(number);
-            let mine = found
-                .filter(|(value, _)| read_bulletin(value).is_some_and(|bulletin| bulletin.worker == self.id));
-            if let Some((_, cas)) = mine {
-                let value = self.router.publish(self.id, now_ms);
-                self.shared.publish_worker(number, &value, cas);
-                return;
-            }
-            // Another worker took this one for dead, and took what it had in flight off the gauges.
-            self.number = None;
-            self.take_from_gauges(&self.router.holdings(), 1);
+        let Some(number) = self.number else { return self.claim(now_ms) };
+        let Some((found, cas)) = self.shared.worker(number) else { return };
+        let holder = read_bulletin(&found).map(|bulletin| bulletin.worker);
+        if holder.is_none_or(|holder| holder == self.id) {
+            let value = self.router.publish(self.id, now_ms);
+            self.shared.publish_worker(number, &value, cas);
+            return;
         }
+        // Another worker took this one for dead, and took what it had in flight off the gauges.
+        self.number = None;
+        self.take_from_gauges(&self.router.holdings(), 1);
         self.claim(now_ms);
     }
 

@@ -59,15 +59,19 @@ fn a_restart_expires_every_prefix() {
 #[test]
 fn an_answer_without_load_is_no_answer() {
     let good = Polled::default().after(&sample(1.0, 0.0, 0.0), &Own::default(), 10);
-    let nothing = EngineSample { kv_usage: Some(0.5), ..EngineSample::default() };
-    let after = good.after(&nothing, &Own::default(), 20);
-    assert_eq!((after.at_ms, after.failures), (10, 1));
+    for half in [
+        EngineSample { kv_usage: Some(0.5), ..EngineSample::default() },
+        EngineSample { running: Some(0.0), ..EngineSample::default() },
+    ] {
+        let after = good.after(&half, &Own::default(), 20);
+        assert_eq!((after.at_ms, after.failures), (10, 1));
+    }
 }
 
 #[test]
 fn counters_that_are_missing_once_are_not_a_restart() {
     let before = Polled::default().after(&sample(5_000.0, 0.0, 0.0), &Own::default(), 10);
-    let uncounted = EngineSample { running: Some(1.0), ..EngineSample::default() };
+    let uncounted = EngineSample { running: Some(1.0), waiting: Some(0.0), ..EngineSample::default() };
     let after = before.after(&uncounted, &Own::default(), 20);
     assert_eq!((after.clock_tokens, after.counted_tokens), (before.clock_tokens, before.counted_tokens));
 }

@@ -1,0 +1,17 @@
+//! The whole filter in the fake proxy: what a request looks like on its way out, and what the
+//! counters say afterwards.
+//!
+//! Each test starts its own proxy, so tests do not see each other's shared data or metrics.
+
+mod accounting;
+mod affinity;
+mod budgets;
+mod chunking;
+mod configuration;
+mod failures;
+mod gateway;
+mod hold;
+mod leader;
+mod outcomes;
+mod polls;
+mod sanitising;
