@@ -13,6 +13,22 @@
 //! which hands prompt text to [`core::blocks`], whose hashes walk down [`core::index`]; [`core::route`]
 //! weighs the match against [`core::load`] and names the hosts.
 
+// A panic in wasm cuts every stream on that Envoy worker: nothing here may panic, and what could is an Option.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_in_result,
+        clippy::unwrap_used
+    )
+)]
+
 pub mod core;
 
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]

@@ -1,0 +1,40 @@
+// Is the built filter what Envoy can load, and small enough? Checks its imports against the allow-list below, the
+// exports that Envoy calls, and its size.
+//
+//   node scripts/check-artifact.mjs target/wasm32-wasip1/release/kvroute.wasm
+import { readFile } from "node:fs/promises";
+import { argv, exit } from "node:process";
+
+const BUDGET = 450 * 1024;
+
+// What every Envoy from 1.35 on offers, and the filter or its SDK uses. A module that imports anything else may not
+// load somewhere: think before adding a line.
+const ALLOWED = {
+  env: [
+    "proxy_call_foreign_function", "proxy_close_stream", "proxy_continue_stream", "proxy_define_metric",
+    "proxy_get_buffer_bytes", "proxy_get_current_time_nanoseconds", "proxy_get_header_map_pairs",
+    "proxy_get_header_map_value", "proxy_get_log_level", "proxy_get_metric", "proxy_get_property",
+    "proxy_get_shared_data", "proxy_http_call", "proxy_increment_metric", "proxy_log", "proxy_remove_header_map_value",
+    "proxy_replace_header_map_value", "proxy_set_effective_context", "proxy_set_property", "proxy_set_shared_data",
+    "proxy_set_tick_period_milliseconds",
+  ],
+  wasi_snapshot_preview1: ["clock_time_get", "environ_get", "environ_sizes_get", "fd_write", "proc_exit", "random_get"],
+};
+const REQUIRED = ["memory", "_initialize", "proxy_abi_version_0_2_1", "proxy_on_memory_allocate", "proxy_on_configure",
+  "proxy_on_request_headers", "proxy_on_request_body", "proxy_on_log", "proxy_on_tick"];
+
+const path = argv[2];
+const bytes = await readFile(path);
+const module = await WebAssembly.compile(bytes);
+const faults = [];
+for (const { module: from, name } of WebAssembly.Module.imports(module)) {
+  if (!ALLOWED[from]?.includes(name)) faults.push(`imports ${from}.${name}, which is not on the allow-list`);
+}
+const exported = new Set(WebAssembly.Module.exports(module).map(({ name }) => name));
+for (const name of REQUIRED) {
+  if (!exported.has(name)) faults.push(`does not export ${name}`);
+}
+if (bytes.length > BUDGET) faults.push(`has ${bytes.length} bytes, over the budget of ${BUDGET}`);
+for (const fault of faults) console.error(`${path} ${fault}`);
+if (faults.length) exit(1);
+console.log(`${path}: ${bytes.length} of ${BUDGET} bytes, imports and exports as they should be`);

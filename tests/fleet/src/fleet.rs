@@ -1,0 +1,89 @@
+//! What is a fleet? Engines on loopback ports, started and stopped together.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::control::Control;
+use crate::engine::Engine;
+use crate::options::EngineOptions;
+use crate::port::Port;
+use crate::report::{Counts, FleetReport};
+
+/// Mock vLLM engines on 127.0.0.1. Dropping it stops them and closes their ports.
+///
+/// They run on the tokio runtime they were started on. A test that blocks its thread (on a child process, say) needs
+/// `#[tokio::test(flavor = "multi_thread")]`, or the engines stand still as well.
+pub struct Fleet {
+    engines: Vec<Engine>,
+    control: Option<Port>,
+}
+
+impl Fleet {
+    /// Starts engines on free ports. They listen when this returns.
+    pub async fn start(engines: usize, options: EngineOptions) -> io::Result<Self> {
+        Self::start_on(&vec![0; engines], options).await
+    }
+
+    /// Starts one engine on each port. They listen when this returns.
+    pub async fn start_on(ports: &[u16], options: EngineOptions) -> io::Result<Self> {
+        options.check().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+        let mut fleet = Self { engines: Vec::with_capacity(ports.len()), control: None };
+        for port in ports {
+            fleet.engines.push(Engine::start(*port, options.clone())?);
+        }
+        Ok(fleet)
+    }
+
+    /// Opens the control port, which reaches engines whatever state they are in; 0 lets the system choose.
+    pub fn serve_control(&mut self, port: u16) -> io::Result<SocketAddr> {
+        let port = Port::reserve(port)?;
+        port.open(Control { engines: self.engines.clone() })?;
+        Ok(self.control.insert(port).address())
+    }
+
+    /// Where the engines listen, in order.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.engines.iter().map(Engine::address).collect()
+    }
+
+    /// The `n`th engine, from 0.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such engine.
+    pub fn engine(&self, n: usize) -> &Engine {
+        &self.engines[n]
+    }
+
+    /// All engines, in order.
+    pub fn engines(&self) -> &[Engine] {
+        &self.engines
+    }
+
+    /// What the engines saw since their start or the last reset.
+    pub fn report(&self) -> FleetReport {
+        report(&self.engines)
+    }
+
+    /// Starts all reports anew. vLLM's own metrics go on.
+    pub fn reset_report(&self) {
+        self.engines.iter().for_each(Engine::reset_report);
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.engines.iter().for_each(Engine::stop);
+        if let Some(control) = &self.control {
+            control.abandon();
+        }
+    }
+}
+
+/// The engines' reports and their sum.
+pub(crate) fn report(engines: &[Engine]) -> FleetReport {
+    let engines: Vec<_> = engines.iter().map(Engine::report).collect();
+    let mut total = Counts::default();
+    engines.iter().for_each(|engine| total += engine.counts);
+    FleetReport { total, engines }
+}

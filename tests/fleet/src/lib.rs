@@ -1,0 +1,55 @@
+//! A fleet of mock vLLM engines: real HTTP, a real queue, a real prefix cache, and no model.
+//!
+//! What a router can see of vLLM behaves as in vLLM 0.32: its API and errors, its metrics, queueing, chunked prefill,
+//! batched decode, prefix cache hits and eviction, and the ways it fails. What a prompt means does not matter here:
+//! a few bytes are a token, and answers are letters.
+//!
+//! ```no_run
+//! # async fn example() -> std::io::Result<()> {
+//! let fleet = fleet::Fleet::start(2, fleet::EngineOptions::default()).await?;
+//! println!("{:?}", fleet.addresses());
+//! fleet.engine(1).fault(fleet::Fault::Refuse).await;
+//! println!("{:?}", fleet.report().total);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | question | module |
+//! | --- | --- |
+//! | what is a fleet, an engine, what can be set | `fleet`, `engine`, `options` |
+//! | who can connect, which path answers what | `port`, `routes`, `body` |
+//! | what does a request ask for | `request`, `chat_template`, `prompt` |
+//! | when is it computed, what is cached | `engine_core`, `scheduler`, `sequence`, `kv_cache` |
+//! | how is it answered | `generate`, `event_stream`, `answer`, `orca` |
+//! | what is measured | `stats`, `exposition`, `metric_help` |
+//! | how to break it, what it saw | `fault`, `control`, `report` |
+
+mod answer;
+mod body;
+mod chat_template;
+mod control;
+mod engine;
+mod engine_core;
+mod event_stream;
+mod exposition;
+mod fault;
+mod fleet;
+mod generate;
+mod kv_cache;
+mod metric_help;
+mod options;
+mod orca;
+mod port;
+mod prompt;
+mod report;
+mod request;
+mod routes;
+mod scheduler;
+mod sequence;
+mod stats;
+
+pub use engine::Engine;
+pub use fault::{Fault, MetricsFault};
+pub use fleet::Fleet;
+pub use options::{EngineOptions, MetricsNames};
+pub use report::{Counts, EngineReport, FleetReport, Outcome, RequestRecord, Usage};

@@ -1,0 +1,136 @@
+//! How many tokens is a prompt, and which cache blocks does it fill? A stand-in for a tokenizer: a fixed number
+//! of bytes is a token, so a block is a run of bytes, and equal prefixes give equal block hashes. Costs one pass
+//! of xxh3 over the prompt.
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Bytes of a token that came as an id.
+const ID_BYTES: usize = 4;
+
+/// A prompt as the engine sees it: bytes, of which `token_bytes` make one token.
+pub(crate) struct Prompt {
+    bytes: Vec<u8>,
+    token_bytes: usize,
+}
+
+/// Names one cache block: the tokens in it and everything before them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct BlockHash(u64);
+
+/// The full blocks of a sequence in order, and the bytes of the one being filled.
+#[derive(Clone)]
+pub(crate) struct BlockChain {
+    hashes: Vec<BlockHash>,
+    open: Vec<u8>,
+    block_bytes: usize,
+    parent: u64,
+}
+
+impl Prompt {
+    pub(crate) fn from_text(text: String, token_bytes: usize) -> Self {
+        Self { bytes: text.into_bytes(), token_bytes }
+    }
+
+    pub(crate) fn from_ids(ids: &[u32]) -> Self {
+        let bytes = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        Self { bytes, token_bytes: ID_BYTES }
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.bytes.len().div_ceil(self.token_bytes)
+    }
+
+    pub(crate) fn token_bytes(&self) -> usize {
+        self.token_bytes
+    }
+
+    /// The blocks of this prompt. As in vLLM, what separates caches (`model` is the base model's or the LoRA
+    /// adapter's name, `salt` the request's `cache_salt`) goes in before the first block and thereby into all.
+    pub(crate) fn blocks(&self, block_size: usize, model: &str, salt: Option<&str>) -> BlockChain {
+        let model = xxh3_64(model.as_bytes());
+        let parent = salt.map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model));
+        let block_bytes = block_size * self.token_bytes;
+        let mut chain = BlockChain { hashes: Vec::new(), open: Vec::new(), block_bytes, parent };
+        chain.extend(&self.bytes);
+        chain
+    }
+
+    /// What the answer is derived from.
+    pub(crate) fn seed(&self) -> u64 {
+        xxh3_64(&self.bytes)
+    }
+}
+
+impl BlockChain {
+    /// Adds what follows: a prompt's bytes or a generated token's.
+    pub(crate) fn extend(&mut self, mut bytes: &[u8]) {
+        if !self.open.is_empty() {
+            let missing = self.block_bytes - self.open.len();
+            let (head, rest) = bytes.split_at(missing.min(bytes.len()));
+            self.open.extend_from_slice(head);
+            bytes = rest;
+            if self.open.len() < self.block_bytes {
+                return;
+            }
+            let full = std::mem::take(&mut self.open);
+            self.close_block(&full);
+        }
+        let full_blocks = bytes.chunks_exact(self.block_bytes);
+        self.open.extend_from_slice(full_blocks.remainder());
+        full_blocks.for_each(|block| self.close_block(block));
+    }
+
+    pub(crate) fn hashes(&self) -> &[BlockHash] {
+        &self.hashes
+    }
+
+    fn close_block(&mut self, block: &[u8]) {
+        self.parent = xxh3_64_with_seed(block, self.parent);
+        self.hashes.push(BlockHash(self.parent));
+    }
+}
+
+/// The text of the `n`th generated token: a space and letters, drawn from `seed`. ASCII that needs no JSON escape.
+pub(crate) fn push_generated(text: &mut impl Extend<u8>, seed: u64, n: usize, token_bytes: usize) {
+    let mut letters = xxh3_64_with_seed(&(n as u64).to_le_bytes(), seed);
+    text.extend((0..token_bytes).map(|at| {
+        if at == 0 && token_bytes > 1 {
+            return b' ';
+        }
+        let letter = (letters % 26) as u8;
+        letters /= 26;
+        b'a' + letter
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(text: &str) -> BlockChain {
+        Prompt::from_text(text.to_owned(), 4).blocks(2, "mock", None)
+    }
+
+    #[test]
+    fn only_full_blocks_are_hashed_and_each_names_all_before_it() {
+        let text = "eight by|eight by|tail";
+        let blocks = chain(text);
+        assert_eq!(blocks.hashes().len(), 2);
+        assert_ne!(blocks.hashes()[0], blocks.hashes()[1]);
+        assert_eq!(blocks.hashes()[..1], chain("eight by|other").hashes()[..1]);
+    }
+
+    #[test]
+    fn a_chain_grown_byte_by_byte_equals_one_made_at_once() {
+        let text = "a prompt of some length, not a multiple of a block";
+        let mut grown = chain("");
+        text.bytes().for_each(|byte| grown.extend(&[byte]));
+        assert_eq!(grown.hashes(), chain(text).hashes());
+    }
+
+    #[test]
+    fn a_part_of_a_token_counts_as_one() {
+        assert_eq!(Prompt::from_text("12345".to_owned(), 4).tokens(), 2);
+        assert_eq!(Prompt::from_ids(&[1, 2, 3]).tokens(), 3);
+    }
+}

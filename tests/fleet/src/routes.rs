@@ -1,0 +1,195 @@
+//! Which path answers what? The table of vLLM's paths, and what a fault does to all of them.
+
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue, ALLOW, SERVER, VARY};
+use hyper::{Method, Request, Response, StatusCode};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::answer::quote;
+use crate::body::{json, respond, Body};
+use crate::control;
+use crate::engine::{Engine, Faults};
+use crate::engine_core::Life;
+use crate::exposition::CONTENT_TYPE;
+use crate::fault::MetricsFault;
+use crate::generate::generate;
+use crate::options::EngineOptions;
+use crate::port::Serve;
+use crate::report::Connection;
+use crate::request::Api;
+use crate::stats::unix_seconds;
+
+/// Response header: which engine answered.
+const MOCK_ENGINE: HeaderName = HeaderName::from_static("x-mock-engine");
+
+/// What a path and a method lead to.
+#[derive(Clone, Copy)]
+enum Route {
+    Generate(Api),
+    Models,
+    Health,
+    Ping,
+    Version,
+    Load,
+    Metrics,
+    IsSleeping,
+    ResetPrefixCache,
+    Control(control::Action),
+}
+
+/// The methods of a path. A new path is one more line here and one more arm in `reply`.
+fn routes(path: &str) -> &'static [(Method, Route)] {
+    use control::Action;
+    match path {
+        "/v1/chat/completions" => &[(Method::POST, Route::Generate(Api::Chat))],
+        "/v1/completions" => &[(Method::POST, Route::Generate(Api::Completions))],
+        "/v1/models" => &[(Method::GET, Route::Models)],
+        "/health" => &[(Method::GET, Route::Health)],
+        "/ping" => &[(Method::GET, Route::Ping), (Method::POST, Route::Ping)],
+        "/version" => &[(Method::GET, Route::Version)],
+        "/load" => &[(Method::GET, Route::Load)],
+        "/metrics" => &[(Method::GET, Route::Metrics)],
+        "/is_sleeping" => &[(Method::GET, Route::IsSleeping)],
+        "/reset_prefix_cache" => &[(Method::POST, Route::ResetPrefixCache)],
+        "/control/fault" => &[(Method::POST, Route::Control(Action::Fault))],
+        "/control/report" => {
+            &[(Method::GET, Route::Control(Action::Report)), (Method::DELETE, Route::Control(Action::Reset))]
+        }
+        "/control/requests" => &[(Method::GET, Route::Control(Action::Requests))],
+        _ => &[],
+    }
+}
+
+impl Serve for Engine {
+    type Connection = Connection;
+
+    fn connected(&self) -> Connection {
+        self.ledger().connected()
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Response<Body> {
+        let routes = routes(request.uri().path());
+        let mut response = match routes.iter().find(|(method, _)| method == request.method()) {
+            Some((_, route)) => reply(&self, *route, request).await,
+            None => no_route(routes),
+        };
+        let headers = response.headers_mut();
+        headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
+        headers.insert(VARY, HeaderValue::from_static("Origin"));
+        headers.extend(
+            HeaderValue::try_from(self.address().to_string()).ok().map(|engine| (MOCK_ENGINE, engine)),
+        );
+        response
+    }
+}
+
+async fn reply(engine: &Engine, route: Route, request: Request<Incoming>) -> Response<Body> {
+    match route {
+        Route::Metrics => engine.ledger().saw_scrape(),
+        Route::Health | Route::Ping => engine.ledger().saw_probe(),
+        _ => {}
+    }
+    if !matches!(route, Route::Control(_)) {
+        answer_when(engine, |faults| !faults.hang).await;
+    }
+    match route {
+        Route::Generate(api) => generate(engine, api, request).await,
+        Route::Models => json(StatusCode::OK, models(engine)),
+        Route::Health | Route::Ping if engine.core().life() == Life::Dead => {
+            status_only(StatusCode::SERVICE_UNAVAILABLE)
+        }
+        Route::Health | Route::Ping => status_only(StatusCode::OK),
+        Route::Version => {
+            json(StatusCode::OK, format!(r#"{{"version":{}}}"#, quote(&engine.options().version)))
+        }
+        Route::Load => json(StatusCode::OK, format!(r#"{{"server_load":{}}}"#, engine.ledger().in_flight())),
+        Route::Metrics => metrics(engine).await,
+        Route::IsSleeping => {
+            let asleep = matches!(engine.core().life(), Life::Asleep { .. });
+            json(StatusCode::OK, format!(r#"{{"is_sleeping":{asleep}}}"#))
+        }
+        Route::ResetPrefixCache => {
+            engine.reset_prefix_cache();
+            json(StatusCode::OK, r#"{"success":true}"#.to_owned())
+        }
+        Route::Control(action) => control::act(engine, action, request).await,
+    }
+}
+
+/// FastAPI's words for a path, or a method of a path, that is not there.
+pub(crate) fn not_found() -> Response<Body> {
+    json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned())
+}
+
+fn no_route(routes: &[(Method, Route)]) -> Response<Body> {
+    if routes.is_empty() {
+        return not_found();
+    }
+    let mut response = json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned());
+    let methods: Vec<_> = routes.iter().map(|(method, _)| method.as_str()).collect();
+    response.headers_mut().extend(HeaderValue::try_from(methods.join(", ")).ok().map(|allow| (ALLOW, allow)));
+    response
+}
+
+fn status_only(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// Waits until the faults allow an answer. A stopped fleet never does.
+async fn answer_when(engine: &Engine, allowed: impl FnMut(&Faults) -> bool) {
+    if engine.faults().wait_for(allowed).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn metrics(engine: &Engine) -> Response<Body> {
+    let fault = engine.faults().borrow().metrics.clone();
+    match fault {
+        None | Some(MetricsFault::Clear | MetricsFault::Stale) => {}
+        Some(MetricsFault::Slow { ms }) => tokio::time::sleep(Duration::from_millis(ms)).await,
+        Some(MetricsFault::Garbage) => return respond(StatusCode::OK, CONTENT_TYPE, GARBAGE),
+        Some(MetricsFault::Nan) => {
+            return respond(StatusCode::OK, CONTENT_TYPE, with_nan(&engine.exposition()))
+        }
+        Some(MetricsFault::Missing) => return not_found(),
+        Some(MetricsFault::Hang) => {
+            answer_when(engine, |faults| faults.metrics != Some(MetricsFault::Hang)).await;
+        }
+    }
+    respond(StatusCode::OK, CONTENT_TYPE, engine.exposition())
+}
+
+/// Near misses of every line a parser looks for, bytes that are no UTF-8, and no newline at the end.
+const GARBAGE: &[u8] = b"<html>\nvllm:num_requests_running{engine=\"0\",model_name=\"\nvllm:num_requests_waiting\n\
+    vllm:kv_cache_usage_perc{} twelve\nvllm:num_requests_running{}} 1e999\n\xff\xfe\x00\x80\n\n \n# HELP\n\
+    vllm:cache_config_info{block_size=\"-1\",num_gpu_blocks=\"99999999999999999999\"} 1.0\n{} \nvllm:prefix_cache";
+
+fn with_nan(exposition: &str) -> String {
+    let lines = exposition.lines().map(|line| match line.rsplit_once(' ') {
+        Some((series, _)) if !line.starts_with('#') => format!("{series} NaN\n"),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+fn models(engine: &Engine) -> String {
+    let options = engine.options();
+    let base = model(&options.model, options, "null", &options.longest_sequence().to_string());
+    let parent = quote(&options.model);
+    let loras = options.loras.iter().map(|lora| model(lora, options, &parent, "null"));
+    let all: Vec<_> = std::iter::once(base).chain(loras).collect();
+    format!(r#"{{"object":"list","data":[{}]}}"#, all.join(","))
+}
+
+fn model(name: &str, options: &EngineOptions, parent: &str, max_model_len: &str) -> String {
+    let (id, root) = (quote(name), quote(&format!("/models/{}", options.model)));
+    let created = unix_seconds() as u64;
+    let digest = xxh3_64(name.as_bytes());
+    format!(
+        r#"{{"id":{id},"object":"model","created":{created},"owned_by":"vllm","root":{root},"parent":{parent},"max_model_len":{max_model_len},"permission":[{{"id":"modelperm-{digest:016x}","object":"model_permission","created":{created},"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}}]}}"#
+    )
+}

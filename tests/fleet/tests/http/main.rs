@@ -1,0 +1,10 @@
+//! Does the fleet behave as vLLM does, seen over real HTTP?
+
+#![allow(missing_docs)]
+
+mod cache;
+mod captured;
+mod client;
+mod faults;
+mod metrics;
+mod queue;
