@@ -5,6 +5,7 @@
 //! | what may an operator set, and what is refused? | [`config`] |
 //! | what of this body is prompt, and what model, salt, length? | [`prompt`] |
 //! | which block hashes does this prompt have? | [`blocks`] |
+//! | how are few bytes copied fast? | [`bytes`] |
 //! | who was sent this block, and may still hold it? | [`index`] |
 //! | which hosts are there, how are they, what do they hold at most? | [`fleet`] |
 //! | which slot is which host's? | [`roster`] |
@@ -17,6 +18,7 @@
 //! | what did the engine say it had cached? | [`usage`] |
 
 pub mod blocks;
+pub mod bytes;
 pub mod config;
 pub mod fleet;
 pub mod index;

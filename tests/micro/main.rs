@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --bench micro                            # native
 //! cargo bench --bench micro --target wasm32-wasip1     # in V8, through Node: what Envoy runs
+//! cargo bench --bench micro -- decision                # only what has `decision` in its name
 //! ```
 //!
 //! Prints a table with DESIGN.md's budgets beside the figures; `scripts/bench` runs both. Each figure is the
@@ -26,67 +27,73 @@ fn main() {
     for (name, body, budget) in bodies() {
         let settings = config(1).prompt;
         let api = if name == "token ids" { Api::Completions } else { Api::Chat };
-        let seconds = sample(|| {
+        let rate = |s: f64| body.len() as f64 / s / 1e6;
+        measure(&format!("scan + hash, {name}"), "MB/s", rate, budget, || {
             let mut prompt = Prompt::new(api, &settings);
             prompt.feed(black_box(&body));
             prompt.finish();
             black_box(prompt.positions().len());
         });
-        let rate = |s: f64| body.len() as f64 / s / 1e6;
-        row(&format!("scan + hash, {name}"), seconds.map(rate), "MB/s", budget);
     }
+    let micros = |s: f64| s * 1e6;
     for hosts in [4, 64, 256] {
         let (router, prompt) = (busy_router(hosts), long_prompt(0));
-        let seconds = sample(|| {
+        let budget = if hosts == 256 { "under 100" } else { "" };
+        measure(&format!("decision, {hosts} hosts, 64 KiB prompt"), "us", micros, budget, || {
             let mut walk = Walk::default();
             router.advance(&mut walk, black_box(&prompt), true);
             black_box(router.decide(&walk, prompt.bytes(), false, NOW_MS));
         });
-        let budget = if hosts == 256 { "under 100" } else { "" };
-        row(&format!("decision, {hosts} hosts, 64 KiB prompt"), seconds.map(|s| s * 1e6), "us", budget);
     }
-    let mut router = busy_router(64);
-    let mut n = 0;
+    let (mut router, mut n) = (busy_router(64), 0);
     let prompts: Vec<Prompt> = (0..512).map(long_prompt).collect();
-    let seconds = sample(|| {
+    measure("remember, 64 KiB prompt", "us", micros, "", || {
         n += 1;
         router.remember(Slot((n % 64) as u16), &prompts[n % 512], 0, true, false);
     });
-    row("remember, 64 KiB prompt", seconds.map(|s| s * 1e6), "us", "");
     let page = exposition();
-    let seconds = sample(|| {
+    measure(&format!("exposition, {} KB", page.len() / 1_000), "us", micros, "", || {
         black_box(read_engine(black_box(page.as_bytes()))).expect("an engine");
     });
-    row(&format!("exposition, {} KB", page.len() / 1_000), seconds.map(|s| s * 1e6), "us", "");
 }
 
 const NOW_MS: u64 = 1_000_000;
 
+/// Measures one figure and prints its row, if the command line asks for it.
+fn measure(name: &str, unit: &str, figure: impl Fn(f64) -> f64, budget: &str, mut call: impl FnMut()) {
+    if !wanted(name) {
+        return;
+    }
+    let [median, low, high] = sample(&mut call).map(figure);
+    let spread = format!("{:.1} .. {:.1}", low.min(high), low.max(high));
+    println!("{name:<46} {median:>7.1} {unit:<4} {spread:>22} {budget:>16}");
+}
+
 /// Median, 10th and 90th percentile of seconds a call.
-fn sample(mut call: impl FnMut()) -> [f64; 3] {
+fn sample(call: &mut dyn FnMut()) -> [f64; 3] {
     let mut batch = 1;
-    let time = |batch: u32, call: &mut dyn FnMut()| {
+    let mut time = |batch: u32| {
         let start = Instant::now();
         (0..batch).for_each(|_| call());
         start.elapsed()
     };
     // Batches long enough for the clock: V8's is coarse.
-    while time(batch, &mut call) < Duration::from_millis(2) {
+    while time(batch) < Duration::from_millis(2) {
         batch *= 2;
     }
     let begin = Instant::now();
     let mut seconds = Vec::new();
     while begin.elapsed() < EFFORT {
-        seconds.push(time(batch, &mut call).as_secs_f64() / f64::from(batch));
+        seconds.push(time(batch).as_secs_f64() / f64::from(batch));
     }
     seconds.sort_by(f64::total_cmp);
     let at = |share: f64| seconds[((seconds.len() - 1) as f64 * share) as usize];
     [at(0.5), at(0.1), at(0.9)]
 }
 
-fn row(name: &str, [median, low, high]: [f64; 3], unit: &str, budget: &str) {
-    let spread = format!("{:.1} .. {:.1}", low.min(high), low.max(high));
-    println!("{name:<46} {median:>7.1} {unit:<4} {spread:>22} {budget:>16}");
+/// Whether the command line asks for this figure.
+fn wanted(name: &str) -> bool {
+    std::env::args().skip(1).filter(|word| !word.starts_with("--")).all(|word| name.contains(&word))
 }
 
 /// Bodies of about a mebibyte.

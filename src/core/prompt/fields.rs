@@ -7,6 +7,7 @@
 use super::json::{Container, Sink};
 use super::{Api, Position, Seeds};
 use crate::core::blocks::{BlockHash, Blocks};
+use crate::core::bytes::copy;
 use crate::core::config;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -30,9 +31,6 @@ mod frame {
 
 /// Block size of the digests (model, salt, tools): only their identity matters, not where they differ.
 const DIGEST_BLOCK: usize = 256;
-
-/// The longest role that is told apart; real ones are under 16 bytes.
-const MAX_ROLE: usize = 32;
 
 /// What a value of the document is, from where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +84,7 @@ pub(super) struct Fields {
     shape: Shape,
     early: Option<u64>,
     stream: bool,
-    role: Vec<u8>,
-    /// A message's header while it is put together.
-    header: Vec<u8>,
+    role: Role,
     header_sent: bool,
     /// A key of a field, held until its value shows that it is not null.
     key: Vec<u8>,
@@ -111,8 +107,7 @@ impl Fields {
             shape: Shape::Unknown,
             early: None,
             stream: false,
-            role: Vec::new(),
-            header: Vec::new(),
+            role: Role::default(),
             header_sent: false,
             key: Vec::new(),
             joined: false,
@@ -248,11 +243,7 @@ impl Fields {
     }
 
     fn push_role(&mut self, mark: u8) {
-        self.header.clear();
-        self.header.push(mark);
-        self.header.extend_from_slice(&self.role);
-        self.header.push(frame::CONTENT);
-        self.text.push(&self.header);
+        self.text.push(self.role.framed(mark));
     }
 
     /// Writes a piece of a field or of the tools.
@@ -285,7 +276,7 @@ impl Fields {
 
     fn token_id(&mut self, raw: &[u8]) {
         self.begin_completion(Shape::TokenIds);
-        match std::str::from_utf8(raw).ok().and_then(|digits| digits.parse::<u32>().ok()) {
+        match whole_number(raw) {
             Some(id) => self.text.push(&id.to_le_bytes()),
             // Not an id; the engine will say so.
             None => self.text.push(raw),
@@ -351,10 +342,7 @@ impl Sink for Fields {
 
     fn text(&mut self, piece: &[u8]) {
         match self.next {
-            Place::Role => {
-                let room = MAX_ROLE.saturating_sub(self.role.len());
-                self.role.extend_from_slice(piece.get(..room).unwrap_or(piece));
-            }
+            Place::Role => self.role.push(piece),
             Place::Content | Place::Part | Place::Prompt => self.text.push(piece),
             Place::Field | Place::Tools => self.write(self.next, piece),
             Place::Model => self.model.get_or_insert_with(|| Blocks::new(DIGEST_BLOCK)).push(piece, |_| {}),
@@ -385,6 +373,39 @@ impl Sink for Fields {
             _ => {}
         }
         self.next = self.element_place();
+    }
+}
+
+/// A message's role, kept between the two bytes that frame it.
+#[derive(Debug, Default)]
+struct Role {
+    framed: [u8; 32],
+    len: usize,
+}
+
+impl Role {
+    /// The longest role that is told apart; real ones are under 16 bytes.
+    const MAX: usize = 30;
+
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    fn push(&mut self, piece: &[u8]) {
+        copy(self.framed.get_mut(1 + self.len..=Self::MAX).unwrap_or(&mut []), piece);
+        self.len = (self.len + piece.len()).min(Self::MAX);
+    }
+
+    /// The role behind `mark`, with the mark of the content behind it.
+    fn framed(&mut self, mark: u8) -> &[u8] {
+        let end = self.len + 1;
+        if let Some(last) = self.framed.get_mut(end) {
+            *last = frame::CONTENT;
+        }
+        if let Some(first) = self.framed.first_mut() {
+            *first = mark;
+        }
+        self.framed.get(..=end).unwrap_or(&[])
     }
 }
 
@@ -434,6 +455,15 @@ impl Text {
             self.positions.push(Position { bytes, hash: tail_mark(hash) });
         }
     }
+}
+
+/// The value of decimal digits, if they fit.
+fn whole_number(digits: &[u8]) -> Option<u32> {
+    let add = |value: u32, digit: &u8| match digit {
+        b'0'..=b'9' => value.checked_mul(10)?.checked_add(u32::from(digit - b'0')),
+        _ => None,
+    };
+    digits.iter().try_fold(0, add)
 }
 
 /// The next depth on the ladder, in blocks.

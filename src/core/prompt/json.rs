@@ -11,6 +11,8 @@
 //!
 //! Cost: one pass; plain text is skipped 8 bytes at a time (16 with `simd128`).
 
+use crate::core::bytes::copy;
+
 /// The deepest nesting that is followed. Real requests stay below 20 (JSON schemas of tools); what
 /// goes deeper is somebody's experiment.
 pub const MAX_DEPTH: u32 = 128;
@@ -20,6 +22,9 @@ const MAX_KEY: usize = 64;
 
 /// Bytes kept of a number or literal. Longer ones are cut.
 const MAX_SCALAR: usize = 32;
+
+/// Bytes that are copied at once where few are to be copied.
+const WIDE: usize = 16;
 
 /// Bytes of decoded escapes gathered before they are handed out, so that text full of escapes does
 /// not come one character at a time.
@@ -218,7 +223,7 @@ impl Scanner {
     }
 
     fn end<'a>(&mut self, container: Container, after: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
-        if self.depth == 0 || self.inside() != container {
+        if !self.is_inside(container) {
             self.state = State::Broken(Broken::Syntax);
             return after;
         }
@@ -227,6 +232,10 @@ impl Scanner {
         sink.close();
         self.after_value();
         after
+    }
+
+    fn is_inside(&self, container: Container) -> bool {
+        self.depth > 0 && self.inside() == container
     }
 
     fn inside(&self) -> Container {
@@ -259,20 +268,33 @@ impl Scanner {
         }
     }
 
+    /// Inside a number or literal. Goes on through a list of them: token ids come by the thousand.
     fn number<'a>(&mut self, rest: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
-        let len = rest.iter().position(|&byte| !is_scalar(byte)).unwrap_or(rest.len());
-        let (run, after) = rest.split_at(len);
-        if after.is_empty() {
-            self.scalar.push(run);
-        } else if self.scalar.bytes().is_empty() {
-            sink.scalar(run.get(..MAX_SCALAR).unwrap_or(run));
-            self.after_value();
-        } else {
-            self.scalar.push(run);
-            sink.scalar(self.scalar.bytes());
-            self.after_value();
+        let mut rest = rest;
+        loop {
+            let len = rest.iter().position(|&byte| !is_scalar(byte)).unwrap_or(rest.len());
+            let (run, after) = rest.split_at(len);
+            if after.is_empty() {
+                self.scalar.push(run);
+                return after;
+            }
+            if self.scalar.bytes().is_empty() {
+                sink.scalar(run.get(..MAX_SCALAR).unwrap_or(run));
+            } else {
+                self.scalar.push(run);
+                sink.scalar(self.scalar.bytes());
+                self.scalar.clear();
+            }
+            match after {
+                [b',', digit, ..] if digit.is_ascii_digit() && self.is_inside(Container::Array) => {
+                    rest = after.get(1..).unwrap_or(&[]);
+                }
+                _ => {
+                    self.after_value();
+                    return after;
+                }
+            }
         }
-        after
     }
 
     /// Inside a string: everything up to the next quote or backslash is text. Goes on behind escapes that
@@ -280,24 +302,24 @@ impl Scanner {
     fn string<'a>(&mut self, rest: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         let mut rest = rest;
         loop {
-            let (run, after) = rest.split_at(plain_run(rest));
+            let len = plain_run(rest);
+            let (run, after) = rest.split_at(len);
             if !run.is_empty() || after.first() == Some(&b'"') {
                 self.lone_surrogate(sink);
             }
             match after {
                 [b'\\', b'u', a, b, c, d, after @ ..] => {
-                    self.emit(run, sink);
+                    self.emit_run(rest, len, sink);
                     rest = after;
                     let Some(unit) = hex4([*a, *b, *c, *d]) else { break };
                     self.code_unit(unit, sink);
                 }
                 [b'\\', escaped, after @ ..] if *escaped != b'u' => {
-                    self.emit(run, sink);
+                    self.emit_run(rest, len, sink);
                     rest = after;
-                    self.escape(*escaped, sink);
-                    if self.state != State::Text {
-                        return rest;
-                    }
+                    let Some(decoded) = simple_escape(*escaped) else { break };
+                    self.lone_surrogate(sink);
+                    self.emit(&[decoded], sink);
                 }
                 [b'\\', after @ ..] => {
                     self.emit(run, sink);
@@ -338,26 +360,20 @@ impl Scanner {
         self.after_value();
     }
 
+    /// The character behind a backslash that ended a piece.
     fn escape(&mut self, byte: u8, sink: &mut impl Sink) {
         if byte == b'u' {
             self.state = State::Hex { digits: 0, value: 0 };
             return;
         }
         self.lone_surrogate(sink);
-        let decoded = match byte {
-            b'n' => b'\n',
-            b't' => b'\t',
-            b'r' => b'\r',
-            b'b' => 0x08,
-            b'f' => 0x0C,
-            b'"' | b'\\' | b'/' => byte,
-            _ => {
-                self.state = State::Broken(Broken::Syntax);
-                return;
+        match simple_escape(byte) {
+            Some(decoded) => {
+                self.state = State::Text;
+                self.emit(&[decoded], sink);
             }
-        };
-        self.state = State::Text;
-        self.emit(&[decoded], sink);
+            None => self.state = State::Broken(Broken::Syntax),
+        }
     }
 
     fn hex(&mut self, byte: u8, digits: u8, value: u16, sink: &mut impl Sink) {
@@ -384,14 +400,10 @@ impl Scanner {
             return;
         }
         self.lone_surrogate(sink);
+        let (utf8, len) = utf8_unit(unit);
         match unit {
             0xD800..=0xDBFF => self.high = Some(unit),
-            0xDC00..=0xDFFF => self.emit(&surrogate_bytes(unit), sink),
-            _ => {
-                let mut utf8 = [0; 4];
-                let text = char::from_u32(u32::from(unit)).unwrap_or_default().encode_utf8(&mut utf8);
-                self.emit(text.as_bytes(), sink);
-            }
+            _ => self.emit_run(&utf8, len, sink),
         }
     }
 
@@ -399,8 +411,25 @@ impl Scanner {
     /// differ in it differ.
     fn lone_surrogate(&mut self, sink: &mut impl Sink) {
         if let Some(high) = self.high.take() {
-            self.emit(&surrogate_bytes(high), sink);
+            let (utf8, len) = utf8_unit(high);
+            self.emit_run(&utf8, len, sink);
         }
+    }
+
+    /// Emits the first `len` bytes of `rest`. Between two escapes there are mostly a few bytes, each time
+    /// another few: sixteen are copied at once and those that count are kept, so that no branch depends on
+    /// how many there are.
+    #[inline]
+    fn emit_run(&mut self, rest: &[u8], len: usize, sink: &mut impl Sink) {
+        if len <= WIDE && !self.in_key {
+            if self.gathered.room() < WIDE {
+                self.flush(sink);
+            }
+            if self.gathered.push_wide(rest, len) {
+                return;
+            }
+        }
+        self.emit(rest.get(..len).unwrap_or(rest), sink);
     }
 
     fn emit(&mut self, text: &[u8], sink: &mut impl Sink) {
@@ -453,18 +482,33 @@ impl<const N: usize> Short<N> {
         self.bytes.get(..self.len).unwrap_or(&[])
     }
 
+    /// Appends the first `len` bytes of `more`, if sixteen can be copied.
+    #[inline]
+    fn push_wide(&mut self, more: &[u8], len: usize) -> bool {
+        let room = self.bytes.get_mut(self.len..).and_then(|room| room.first_chunk_mut::<WIDE>());
+        let (Some(room), Some(more)) = (room, more.first_chunk::<WIDE>()) else { return false };
+        *room = *more;
+        self.len += len;
+        true
+    }
+
     fn push(&mut self, more: &[u8]) {
         let fits = more.len().min(self.room());
-        if let ([byte], Some(to)) = (more, self.bytes.get_mut(self.len)) {
-            *to = *byte;
-            self.len += 1;
-            return;
-        }
-        let end = self.len + fits;
-        if let (Some(to), Some(from)) = (self.bytes.get_mut(self.len..end), more.get(..fits)) {
-            to.copy_from_slice(from);
-            self.len = end;
-        }
+        copy(self.bytes.get_mut(self.len..).unwrap_or(&mut []), more);
+        self.len += fits;
+    }
+}
+
+/// What a backslash and this character stand for; not `u`, which takes four more.
+fn simple_escape(byte: u8) -> Option<u8> {
+    match byte {
+        b'n' => Some(b'\n'),
+        b't' => Some(b'\t'),
+        b'r' => Some(b'\r'),
+        b'b' => Some(0x08),
+        b'f' => Some(0x0C),
+        b'"' | b'\\' | b'/' => Some(byte),
+        _ => None,
     }
 }
 
@@ -472,19 +516,40 @@ fn is_scalar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
 
-/// The three bytes that UTF-8 would give a surrogate, were it allowed to.
-fn surrogate_bytes(unit: u16) -> [u8; 3] {
-    [0xE0 | (unit >> 12) as u8, 0x80 | (unit >> 6 & 0x3F) as u8, 0x80 | (unit & 0x3F) as u8]
+/// UTF-8 of a character of one code unit, with room behind it. Half a surrogate pair gets the three bytes that
+/// it would have, were it allowed to.
+fn utf8_unit(unit: u16) -> ([u8; WIDE], usize) {
+    let mut utf8 = [0; WIDE];
+    let low = 0x80 | (unit & 0x3F) as u8;
+    let middle = 0x80 | (unit >> 6 & 0x3F) as u8;
+    let (bytes, len) = match unit {
+        0..=0x7F => ([unit as u8, 0, 0], 1),
+        0x80..=0x7FF => ([0xC0 | (unit >> 6) as u8, low, 0], 2),
+        _ => ([0xE0 | (unit >> 12) as u8, middle, low], 3),
+    };
+    [utf8[0], utf8[1], utf8[2]] = bytes;
+    (utf8, len)
 }
 
 /// The value of four hexadecimal digits.
 fn hex4(digits: [u8; 4]) -> Option<u16> {
-    let mut value = 0;
-    for digit in digits {
-        value = value << 4 | (digit as char).to_digit(16)? as u16;
-    }
-    Some(value)
+    let [a, b, c, d] = digits.map(hex);
+    let value = a << 12 | b << 8 | c << 4 | d;
+    ((a | b | c | d) < NO_HEX).then_some(value)
 }
+
+/// The value of one hexadecimal digit, or [`NO_HEX`].
+fn hex(digit: u8) -> u16 {
+    match digit {
+        b'0'..=b'9' => u16::from(digit - b'0'),
+        b'a'..=b'f' => u16::from(digit - b'a' + 10),
+        b'A'..=b'F' => u16::from(digit - b'A' + 10),
+        _ => NO_HEX,
+    }
+}
+
+/// A value with a bit that no digit's value has.
+const NO_HEX: u16 = 0x10;
 
 /// How many bytes come before the first quote or backslash.
 fn plain_run(bytes: &[u8]) -> usize {

@@ -1,0 +1,36 @@
+//! Copying a few bytes without a call.
+//!
+//! A copy of unknown length becomes `memory.copy` in wasm, for which V8 leaves the compiled code: some 10 ns
+//! whether it moves one byte or sixty. Prompts come in small pieces (escapes, short messages), so those are
+//! copied in steps of known length, which become plain loads and stores. Measured on text full of escapes: half
+//! the time of the whole scan.
+
+/// Up to this length, steps beat the call.
+const FEW: usize = 64;
+
+/// Copies `from` to the beginning of `to`; what does not fit is left out.
+#[inline]
+pub fn copy(to: &mut [u8], from: &[u8]) {
+    let len = from.len().min(to.len());
+    let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) else { return };
+    if len > FEW {
+        to.copy_from_slice(from);
+        return;
+    }
+    let mut at = 0;
+    while step::<8>(to, from, &mut at) {}
+    step::<4>(to, from, &mut at);
+    step::<2>(to, from, &mut at);
+    step::<1>(to, from, &mut at);
+}
+
+/// Copies `N` bytes at `at`, if there are as many, and moves on behind them.
+#[inline]
+fn step<const N: usize>(to: &mut [u8], from: &[u8], at: &mut usize) -> bool {
+    let to = to.get_mut(*at..).and_then(|to| to.first_chunk_mut::<N>());
+    let from = from.get(*at..).and_then(|from| from.first_chunk::<N>());
+    let (Some(to), Some(from)) = (to, from) else { return false };
+    *to = *from;
+    *at += N;
+    true
+}
