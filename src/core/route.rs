@@ -51,6 +51,11 @@ const TIE_S: f64 = 0.005;
 /// How much of the uncached tokens a prompt's rendezvous home is forgiven when all load is foreign.
 const CREDIT: f64 = 0.9;
 
+/// A host that holds all of a prompt that has been read is taken to hold this share of what has not: it mostly is
+/// a conversation's next turn. Without it, a long prompt that is decided by its head looks nearly as cold on the
+/// host that has it as anywhere else. The books are corrected once the rest has been read.
+const UNSEEN_HELD: f64 = 0.75;
+
 /// The share of a prompt that must be cached for its deepest cached block to be its anchor.
 const MOSTLY: f64 = 0.5;
 
@@ -116,6 +121,8 @@ pub struct Walk {
     held: Vec<(Slot, u64)>,
     /// Bytes that more hosts hold than can be listed: everybody counts as a holder.
     everyone: u64,
+    /// Bytes up to the deepest position stepped on.
+    seen: u64,
     deepest: Option<BlockHash>,
     /// The first block with fewer than [`HOLDERS`] live holders.
     anchor: Option<BlockHash>,
@@ -143,6 +150,7 @@ impl Walk {
         if self.has_fallen_off() {
             return;
         }
+        self.seen = bytes;
         let mut live = 0;
         if let Some(holders) = index.holders(block) {
             for (slot, _) in holders.iter().filter(|&(slot, stamp)| hosts.holds(slot, stamp)) {
@@ -173,13 +181,21 @@ impl Walk {
         self.first_absent.is_some()
     }
 
-    fn matched(&self, slot: Slot) -> u64 {
-        let listed = self.held.iter().find(|(held, _)| *held == slot).map_or(0, |&(_, bytes)| bytes);
-        listed.max(self.everyone)
+    /// Bytes of a prompt of `total` bytes that `slot` is taken to hold, the part not read yet included.
+    pub fn expected(&self, slot: Slot, total: u64) -> f64 {
+        let matched = self.matched(slot);
+        let unseen = total.saturating_sub(self.seen);
+        if matched > 0 && matched == self.seen {
+            matched as f64 + UNSEEN_HELD * unseen as f64
+        } else {
+            matched as f64
+        }
     }
 
-    fn longest(&self) -> u64 {
-        self.held.iter().map(|&(_, bytes)| bytes).fold(self.everyone, u64::max)
+    /// Bytes of the prompt that `slot` is believed to hold.
+    pub fn matched(&self, slot: Slot) -> u64 {
+        let listed = self.held.iter().find(|(held, _)| *held == slot).map_or(0, |&(_, bytes)| bytes);
+        listed.max(self.everyone)
     }
 }
 
@@ -265,16 +281,16 @@ impl Situation<'_> {
     pub fn route(&self, ask: &Ask) -> Decision {
         let per_token = ask.bytes_per_token.max(0.5);
         let total = ask.bytes as f64 / per_token;
-        let longest = ask.walk.longest() as f64 / per_token;
         let home = self.home(ask.walk.anchor);
         let mut candidates: Vec<Candidate> = Vec::new();
         for host in self.eligible() {
-            let matched = ask.walk.matched(host.slot) as f64 / per_token;
+            let matched = ask.walk.expected(host.slot, ask.bytes) / per_token;
             let missing = (total - matched).max(0.0);
             let credit = if home == Some(host.slot) { self.foreign_share * CREDIT * missing } else { 0.0 };
             let uncached = (missing - credit).max(LEAST_UNCACHED);
             candidates.push(Candidate { host, matched, cost_s: self.cost(host, uncached), rank: 0.0 });
         }
+        let longest = candidates.iter().map(|candidate| candidate.matched).fold(0.0, f64::max);
         let anchor = if longest >= MOSTLY * total { ask.walk.deepest } else { ask.walk.first_absent };
         let hosts = self.order(&mut candidates, anchor.or(ask.walk.deepest));
         let Some(best) = candidates.first() else {

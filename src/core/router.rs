@@ -132,9 +132,9 @@ impl Router {
         walk.reached(prompt.positions().len());
     }
 
-    /// Decides for a prompt of `bytes` bytes, as far as it has been walked.
-    pub fn decide(&self, walk: &Walk, bytes: u64, token_ids: bool, now_ms: u64) -> Decision {
-        let bytes_per_token = if token_ids { BYTES_PER_TOKEN } else { self.bytes_per_token };
+    /// Decides for a prompt of `bytes` bytes, read or announced, as far as it has been walked.
+    pub fn decide(&self, walk: &Walk, prompt: &Prompt, bytes: u64, now_ms: u64) -> Decision {
+        let bytes_per_token = self.bytes_a_token(prompt);
         self.situation(now_ms).route(&Ask { bytes, bytes_per_token, walk })
     }
 
@@ -182,6 +182,26 @@ impl Router {
             prefill_tokens: tokens as i64,
             sent_tokens: tokens as i64,
         }))
+    }
+
+    /// The prompt has been read and walked to its end after it was decided by its head: corrects what its host was
+    /// taken to have to prefill.
+    pub fn correct(&mut self, stream: u32, walk: &Walk, prompt: &Prompt) -> Option<Change> {
+        let slot = self.held.get(&stream)?.slot;
+        let uncached_bytes = prompt.bytes().saturating_sub(walk.matched(slot));
+        let tokens = (uncached_bytes as f64 / self.bytes_a_token(prompt)) as u64;
+        let held = self.held.get_mut(&stream).filter(|held| held.prefill_tokens > 0)?;
+        let more = tokens as i64 - held.prefill_tokens as i64;
+        held.prefill_tokens = tokens;
+        Some(self.apply_change(Change { slot, requests: 0, prefill_tokens: more, sent_tokens: more }))
+    }
+
+    fn bytes_a_token(&self, prompt: &Prompt) -> f64 {
+        if prompt.is_token_ids() {
+            BYTES_PER_TOKEN
+        } else {
+            self.bytes_per_token
+        }
     }
 
     /// The response will come in one piece: its first byte will not show when the prefill is over, so it

@@ -302,7 +302,10 @@ impl Filter {
                 self.pass(why, true);
             }
             _ if held => self.decide(),
-            _ => self.remember(),
+            _ => {
+                self.correct();
+                self.remember();
+            }
         }
         if !streams {
             self.worker.borrow_mut().router.will_not_stream(self.stream, now_ms());
@@ -322,7 +325,7 @@ impl Filter {
             let mut worker = self.worker.borrow_mut();
             worker.router.advance(&mut reading.walk, &reading.prompt, full);
             worker.look_at_gauges(now_ns);
-            let decision = worker.router.decide(&reading.walk, bytes, reading.prompt.is_token_ids(), now_ms);
+            let decision = worker.router.decide(&reading.walk, &reading.prompt, bytes, now_ms);
             worker.stats.prompt_bytes.add(bytes);
             worker.stats.matched_bytes.add(decision.matched_bytes);
             decision
@@ -338,6 +341,15 @@ impl Filter {
         let decided = carry_out(self.stream, decision, prompt_bytes, &self.config, &mut worker, now_ms);
         publish_decision(&decided);
         self.decided = Some(decided);
+    }
+
+    /// A prompt that was decided by its head has been read to its end: brings its host's books up to date.
+    fn correct(&mut self) {
+        let Some(reading) = self.reading.as_mut().filter(|reading| !reading.remembered_full) else { return };
+        let mut worker = self.worker.borrow_mut();
+        worker.router.advance(&mut reading.walk, &reading.prompt, false);
+        let change = worker.router.correct(self.stream, &reading.walk, &reading.prompt);
+        worker.apply(change);
     }
 
     /// Remembers what has become known of the prompt for the host that has it.

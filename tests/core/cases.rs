@@ -28,7 +28,7 @@ fn placed(hosts: usize, prompts: impl IntoIterator<Item = Prompt>) -> HashMap<St
     for (stream, prompt) in prompts.into_iter().enumerate() {
         let mut walk = Walk::default();
         router.advance(&mut walk, &prompt, true);
-        let decision = router.decide(&walk, prompt.bytes(), prompt.is_token_ids(), 1_000);
+        let decision = router.decide(&walk, &prompt, prompt.bytes(), 1_000);
         router.commit(stream as u32, &decision, 1_000);
         router.remember(decision.hosts[0], &prompt, 0, true, true);
         router.end(stream as u32);

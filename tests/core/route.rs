@@ -20,7 +20,7 @@ fn prompt(n: usize) -> Prompt {
 fn ask(router: &Router, prompt: &Prompt) -> Decision {
     let mut walk = Walk::default();
     router.advance(&mut walk, prompt, true);
-    router.decide(&walk, prompt.bytes(), false, NOW_MS)
+    router.decide(&walk, prompt, prompt.bytes(), NOW_MS)
 }
 
 /// Decides and carries out; the stream stays in flight.
@@ -236,7 +236,7 @@ fn a_host_that_fails_is_left_out_tried_again_and_taken_back() {
     let later = |router: &Router, at_ms| {
         let mut walk = Walk::default();
         router.advance(&mut walk, &prompt(1), true);
-        router.decide(&walk, prompt(1).bytes(), false, at_ms)
+        router.decide(&walk, &prompt(1), prompt(1).bytes(), at_ms)
     };
     let again = NOW_MS + 1_001;
     let probe = later(&router, again);

@@ -18,7 +18,7 @@ fn prompt(n: u64) -> Prompt {
 fn decide(router: &Router, prompt: &Prompt) -> kvroute::core::route::Decision {
     let mut walk = Walk::default();
     router.advance(&mut walk, prompt, true);
-    router.decide(&walk, prompt.bytes(), false, NOW_MS)
+    router.decide(&walk, prompt, prompt.bytes(), NOW_MS)
 }
 
 /// The gauges that all workers share.
@@ -125,7 +125,7 @@ fn a_long_prompt_decided_by_its_head_is_found_by_its_head_and_by_all_of_it() {
     let matched = |prompt: &Prompt, full: bool| {
         let mut walk = Walk::default();
         router.advance(&mut walk, prompt, full);
-        let decision = router.decide(&walk, 100_000, false, NOW_MS);
+        let decision = router.decide(&walk, prompt, 100_000, NOW_MS);
         (decision.hosts[0], decision.matched_bytes)
     };
     let (host, bytes) = matched(&head, false);
@@ -165,4 +165,27 @@ fn bytes_a_token_follow_what_engines_tell() {
     // An image in base64 is no text.
     (0..500).for_each(|_| router.learn(1 << 30, &usage));
     assert!(router.bytes_per_token() <= 8.0);
+}
+
+#[test]
+fn a_long_conversation_decided_by_its_head_stays_and_its_books_are_corrected() {
+    let text = "a long conversation, told in full ".repeat(12_000);
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    let whole = read(Api::Chat, body.as_bytes());
+    let mut router = router(4);
+    router.remember(Slot(3), &whole, 0, true, true);
+    let mut prompt = Prompt::new(Api::Chat, &super::support::settings());
+    let mut walk = Walk::default();
+    prompt.feed(&body.as_bytes()[..30_720]);
+    router.advance(&mut walk, &prompt, false);
+    let decision = router.decide(&walk, &prompt, whole.bytes(), NOW_MS);
+    assert_eq!((decision.hosts[0], decision.reason), (Slot(3), Reason::Prefix));
+    router.commit(1, &decision, NOW_MS);
+    prompt.feed(&body.as_bytes()[30_720..]);
+    prompt.finish();
+    router.advance(&mut walk, &prompt, false);
+    router.correct(1, &walk, &prompt);
+    assert_eq!(router.holdings()[0].prefill_tokens, 0, "all of it is held");
+    router.end(1);
+    assert!(router.holdings().is_empty());
 }

@@ -42,7 +42,7 @@ fn main() {
         measure(&format!("decision, {hosts} hosts, 64 KiB prompt"), "us", micros, budget, || {
             let mut walk = Walk::default();
             router.advance(&mut walk, black_box(&prompt), true);
-            black_box(router.decide(&walk, prompt.bytes(), false, NOW_MS));
+            black_box(router.decide(&walk, &prompt, prompt.bytes(), NOW_MS));
         });
     }
     let (mut router, mut n) = (busy_router(64), 0);
