@@ -42,6 +42,51 @@ fn whole_floats_are_whole_numbers() {
     assert_eq!((config.candidates, config.poll.interval_ms), (2, 1000));
 }
 
+/// A protobuf `Struct` on the wire, from the JSON it stands for.
+fn encode(value: &serde_json::Value) -> Vec<u8> {
+    use serde_json::Value;
+    let field = |number: u8, bytes: &[u8]| {
+        assert!(bytes.len() < 1 << 14);
+        let len = [bytes.len() as u8 & 0x7F | 0x80, (bytes.len() >> 7) as u8];
+        [&[number << 3 | 2], len.as_slice(), bytes].concat()
+    };
+    let object = |map: &serde_json::Map<String, Value>| {
+        let entry = |(key, value): (&String, &Value)| {
+            field(1, &[field(1, key.as_bytes()), field(2, &encode(value))].concat())
+        };
+        map.iter().flat_map(entry).collect::<Vec<u8>>()
+    };
+    match value {
+        Value::Null => vec![1 << 3, 0],
+        Value::Number(number) => {
+            [&[2 << 3 | 1], number.as_f64().expect("finite").to_le_bytes().as_slice()].concat()
+        }
+        Value::String(text) => field(3, text.as_bytes()),
+        Value::Bool(flag) => vec![4 << 3, u8::from(*flag)],
+        Value::Object(map) => field(5, &object(map)),
+        Value::Array(list) => {
+            field(6, &list.iter().flat_map(|inner| field(1, &encode(inner))).collect::<Vec<u8>>())
+        }
+    }
+}
+
+#[test]
+fn a_protobuf_struct_is_the_json_it_stands_for() {
+    let json = r#"{"cluster":"vllm","hosts":["10.0.0.1:80","10.0.0.2:80"],"debug_headers":true,
+        "poll":{"interval_ms":700,"path":null}}"#;
+    let value: serde_json::Value = serde_json::from_str(json).expect("valid");
+    // A Struct is the inside of a Value that holds one: behind the tag and two bytes of length.
+    let bytes = encode(&value).split_off(3);
+    assert_eq!(Config::parse(&bytes), Config::parse(json.as_bytes()));
+    // Cut anywhere it is refused, or stands for less.
+    for len in 0..bytes.len() {
+        assert_ne!(Config::parse(&bytes[..len]), Config::parse(&bytes), "{len}");
+    }
+    let wrong = encode(&serde_json::json!({"cluster":"c","hosts":["10.0.0.1:80"],"poll":{"interval_ms":1}}))
+        .split_off(3);
+    assert!(Config::parse(&wrong).expect_err("out of range").to_string().starts_with("poll.interval_ms"));
+}
+
 #[test]
 fn slower_polling_alone_does_not_make_answers_stale() {
     let config =

@@ -5,6 +5,8 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
+mod protobuf;
+
 use serde_json::{Map, Value};
 use std::fmt;
 
@@ -85,8 +87,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Config {
-    /// Parses a plugin configuration: one JSON object, as Envoy passes it on from a `StringValue` or
-    /// a `Struct`.
+    /// Parses a plugin configuration: one JSON object, from a `StringValue`, or the `Struct` that stands for one.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let root = match serde_json::from_slice(bytes) {
             Ok(Value::Object(map)) => map,
@@ -96,7 +97,8 @@ impl Config {
             Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {
                 return Err(refuse("", "configuration is empty: `cluster` and `hosts` are required"))
             }
-            Err(error) => return Err(refuse("", &format!("configuration is not JSON: {error}"))),
+            Err(error) => protobuf::object(bytes)
+                .ok_or_else(|| refuse("", &format!("configuration is not JSON: {error}")))?,
         };
         let mut section = Section { path: String::new(), map: root };
         let config = Self {
