@@ -37,8 +37,12 @@ pub struct Polled {
     /// The host's virtual clock: tokens that entered its cache. Starts at 0 when first polled and jumps
     /// past the capacity when the engine restarts, which makes every older stamp expire.
     pub clock_tokens: u64,
-    /// The engine's own token counters, summed: differenced into the clock.
+    /// The most tokens that its counters ever said had entered: differenced into the clock. Engines count a
+    /// prompt's hits when they schedule it and the prompt itself when it is done, so between the two the
+    /// difference goes back.
     pub counted_tokens: f64,
+    /// Its counter of prompt tokens; one that goes back tells a restart.
+    pub prompt_tokens: f64,
     /// When its process started, seconds of the wall clock; 0 if it did not say.
     pub started_s: f64,
     /// [`Own`] requests at that moment.
@@ -57,15 +61,17 @@ impl Polled {
         let (Some(running), Some(waiting)) = (sample.running, sample.waiting) else {
             return self.after_failure();
         };
-        let counted_tokens = entered_tokens(sample).unwrap_or(self.counted_tokens);
+        let prompt_tokens = sample.prompt_tokens.unwrap_or(self.prompt_tokens);
         let started_s = sample.start_time_seconds.unwrap_or(self.started_s);
         let capacity_tokens = sample.capacity_tokens.map_or(self.capacity_tokens, |tokens| tokens as u64);
-        let entered = if self.at_ms == 0 {
-            0
-        } else if self.is_restart(counted_tokens, started_s) {
-            2 * capacity_or_default(capacity_tokens.max(self.capacity_tokens))
+        let counted = entered_tokens(sample).unwrap_or(self.counted_tokens);
+        let restarted = self.is_restart(prompt_tokens, started_s);
+        let (entered, counted_tokens) = if self.at_ms == 0 {
+            (0, counted)
+        } else if restarted {
+            (2 * capacity_or_default(capacity_tokens.max(self.capacity_tokens)), counted)
         } else {
-            (counted_tokens - self.counted_tokens) as u64
+            ((counted - self.counted_tokens).max(0.0) as u64, counted.max(self.counted_tokens))
         };
         Self {
             at_ms: now_ms,
@@ -75,6 +81,7 @@ impl Polled {
             capacity_tokens,
             clock_tokens: self.clock_tokens + entered,
             counted_tokens,
+            prompt_tokens,
             started_s,
             own_requests: own.requests,
             own_sent_tokens: own.sent_tokens,
@@ -83,10 +90,10 @@ impl Polled {
     }
 
     /// Whether the engine is another process than the one polled before.
-    fn is_restart(&self, counted_tokens: f64, started_s: f64) -> bool {
+    fn is_restart(&self, prompt_tokens: f64, started_s: f64) -> bool {
         // A second's tolerance: engines of several processes report the start of varying children.
         let began_later = self.started_s > 0.0 && started_s > self.started_s + 1.0;
-        began_later || counted_tokens + 0.5 < self.counted_tokens
+        began_later || prompt_tokens < self.prompt_tokens
     }
 
     /// The state after a failed poll: what was known ages, nothing else changes.

@@ -75,6 +75,7 @@ impl Snapshot {
             value.u64(polled.capacity_tokens);
             value.u64(polled.clock_tokens);
             value.f64(polled.counted_tokens);
+            value.f64(polled.prompt_tokens);
             value.f64(polled.started_s);
             value.u32(polled.own_requests);
             value.u64(polled.own_sent_tokens);
@@ -100,6 +101,7 @@ impl Snapshot {
                 capacity_tokens: rest.u64()?,
                 clock_tokens: rest.u64()?,
                 counted_tokens: rest.f64()?,
+                prompt_tokens: rest.f64()?,
                 started_s: rest.f64()?,
                 own_requests: rest.u32()?,
                 own_sent_tokens: rest.u64()?,

@@ -57,6 +57,17 @@ fn a_restart_expires_every_prefix() {
 }
 
 #[test]
+fn hits_counted_before_their_prompt_are_neither_a_restart_nor_counted_twice() {
+    // An engine counts a prompt's hits when it is scheduled, and the prompt when its prefill is done.
+    let own = Own::default();
+    let first = Polled::default().after(&sample(5_000.0, 1_000.0, 0.0), &own, 10);
+    let scheduled = first.after(&sample(5_000.0, 2_500.0, 0.0), &own, 20);
+    assert_eq!(scheduled.clock_tokens, 0);
+    let done = scheduled.after(&sample(7_000.0, 2_500.0, 0.0), &own, 30);
+    assert_eq!(done.clock_tokens, 500);
+}
+
+#[test]
 fn an_answer_without_load_is_no_answer() {
     let good = Polled::default().after(&sample(1.0, 0.0, 0.0), &Own::default(), 10);
     for half in [

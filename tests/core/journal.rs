@@ -100,6 +100,7 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         capacity_tokens: 7,
         clock_tokens: 8,
         counted_tokens: 9.0,
+        prompt_tokens: 9.5,
         started_s: 10.0,
         own_requests: 11,
         own_sent_tokens: 12,
