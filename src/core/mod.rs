@@ -15,8 +15,10 @@
 //! | what does one worker know, and have in flight? | [`router`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
+//! | do the gauges agree with the workers' books? | [`audit`] |
 //! | what did the engine say it had cached? | [`usage`] |
 
+pub mod audit;
 pub mod blocks;
 pub mod bytes;
 pub mod config;

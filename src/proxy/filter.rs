@@ -386,9 +386,7 @@ impl Filter {
                 let tried = decided.named.iter().take_while(|named| Some(**named) != slot);
                 let tried: Vec<Slot> = tried.copied().collect();
                 let now_ms = now_ms();
-                if slot.is_some_and(|slot| decided.named.contains(&slot)) {
-                    tried.into_iter().for_each(|tried| worker.router.outcome(tried, true, now_ms));
-                }
+                tried.into_iter().for_each(|tried| worker.router.outcome(tried, true, now_ms));
                 if let Some(slot) = slot {
                     let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_full()));
                     let changes = worker.router.moved(self.stream, slot, prompt);

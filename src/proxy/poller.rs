@@ -71,6 +71,7 @@ impl Poller {
             snapshot: worker.shared.snapshot().unwrap_or_default(),
             ..Leading::default()
         });
+        worker.audit(now_ms);
         leading.poll_due(worker, config, now_ms);
         if std::mem::take(&mut leading.news) {
             leading.snapshot.retain(worker.router.fleet());

@@ -15,7 +15,7 @@
 //! outlives a code update.
 
 use super::host;
-use crate::core::journal::{read_bulletin, Bulletin};
+use crate::core::journal::read_bulletin;
 use crate::core::roster::Roster;
 use crate::core::snapshot::Snapshot;
 use crate::core::wire::{Reader, Writer};
@@ -129,15 +129,13 @@ impl Shared {
     }
 
     /// Takes the first number that no living worker has: never used, or silent since `silent_before_ms`.
-    /// Answers the number and what a dead predecessor had in flight.
-    pub fn claim_worker(&self, value: &[u8], silent_before_ms: u64) -> Option<(usize, Option<Bulletin>)> {
+    pub fn claim_worker(&self, value: &[u8], silent_before_ms: u64) -> Option<usize> {
         for n in 0..MAX_WORKERS {
             let key = self.worker_key(n);
             let (found, cas) = read_or_create(&key);
-            let bulletin = read_bulletin(&found);
-            let alive = bulletin.as_ref().is_some_and(|bulletin| bulletin.at_ms >= silent_before_ms);
+            let alive = read_bulletin(&found).is_some_and(|bulletin| bulletin.at_ms >= silent_before_ms);
             if !alive && host::set_shared(&key, value, Some(cas)) {
-                return Some((n, bulletin));
+                return Some(n);
             }
         }
         None

@@ -4,6 +4,7 @@
 //! ([`crate::core::config::MAX_HOSTS`] at most). A name is the same metric in every worker.
 
 use super::host::{self, MetricKind};
+use crate::core::audit::InFlight;
 use crate::core::fleet::{Own, Slot};
 use crate::core::prompt::Unread;
 use crate::core::route::Reason;
@@ -190,17 +191,18 @@ impl SlotGauges {
         }
     }
 
-    /// Reads what is in flight on a host; two host calls. A gauge below zero (a leak being repaired
-    /// twice) reads as zero.
-    pub fn read_in_flight(&mut self, slot: Slot, own: &mut Own) {
+    /// What the gauges say is in flight on a host; two host calls.
+    pub fn in_flight(&mut self, slot: Slot) -> InFlight {
         let gauge = self.of(slot);
-        let read = |id: Option<u32>| id.and_then(host::metric).map(|value| (value as i64).max(0) as u64);
-        if let Some(requests) = read(gauge.requests) {
-            own.requests = u32::try_from(requests).unwrap_or(u32::MAX);
-        }
-        if let Some(tokens) = read(gauge.prefill_tokens) {
-            own.prefill_tokens = tokens;
-        }
+        let read = |id: Option<u32>| id.and_then(host::metric).unwrap_or(0) as i64;
+        InFlight { requests: read(gauge.requests), prefill_tokens: read(gauge.prefill_tokens) }
+    }
+
+    /// Reads what is in flight on a host. A gauge below zero, a leak before it is found, reads as zero.
+    pub fn read_in_flight(&mut self, slot: Slot, own: &mut Own) {
+        let InFlight { requests, prefill_tokens } = self.in_flight(slot);
+        own.requests = u32::try_from(requests.max(0)).unwrap_or(u32::MAX);
+        own.prefill_tokens = prefill_tokens.max(0) as u64;
     }
 
     /// Reads everything about a host; three host calls.

@@ -7,9 +7,10 @@
 use super::host;
 use super::shared::Shared;
 use super::stats::{SlotGauges, Stats};
+use crate::core::audit::{Audit, InFlight};
 use crate::core::config::Config;
 use crate::core::fleet::{Own, Slot};
-use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox, Outbox};
+use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox};
 use crate::core::router::{Change, Router};
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,6 +19,10 @@ use std::rc::Rc;
 /// Milliseconds of silence after which a worker is taken to be dead. Envoy's own watchdog calls a thread
 /// that is stuck for 0.2 s a miss; ten seconds is a trapped VM.
 const DEAD_AFTER_MS: u64 = 10_000;
+
+/// Values of other workers that are read in a tick: each takes 2 us under a lock that all share. With more workers,
+/// each hears the others that much more rarely.
+const WORKERS_HEARD_A_TICK: u64 = 32;
 
 /// Nanoseconds for which a reading of one host's gauges stays good, for each host: reading takes 0.2 us a
 /// host, so that at most a twentieth of a busy worker goes into it.
@@ -45,7 +50,12 @@ pub struct Worker {
     /// This worker's number in shared data, once it has one.
     number: Option<usize>,
     inboxes: Vec<Inbox>,
+    /// What all living workers have in flight, as they last said.
+    books: Vec<Books>,
+    audit: Audit,
     ticked_ms: u64,
+    ticks: u64,
+    hear_every: u64,
     /// Requests whose headers are held and whose body has not begun, with when they came.
     held: Vec<(u32, u64)>,
     holding: Holding,
@@ -92,7 +102,11 @@ impl Worker {
             gauges_read_ns: 0,
             number: None,
             inboxes: Vec::new(),
+            books: Vec::new(),
+            audit: Audit::default(),
             ticked_ms: 0,
+            ticks: 0,
+            hear_every: 1,
             held: Vec::new(),
             holding: Holding::Untried(0),
         }
@@ -149,7 +163,10 @@ impl Worker {
             self.gauges.apply(change);
         }
         self.publish(now_ms);
-        self.hear();
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(self.hear_every) {
+            self.hear(now_ms);
+        }
         if let Some(snapshot) = self.shared.snapshot() {
             self.router.apply(&snapshot);
         }
@@ -158,45 +175,22 @@ impl Worker {
     }
 
     fn publish(&mut self, now_ms: u64) {
-        let Some(number) = self.number else { return self.claim(now_ms) };
-        let Some((found, cas)) = self.shared.worker(number) else { return };
-        let holder = read_bulletin(&found).map(|bulletin| bulletin.worker);
-        if holder.is_none_or(|holder| holder == self.id) {
-            let value = self.router.publish(self.id, now_ms);
-            self.shared.publish_worker(number, &value, cas);
-            return;
-        }
-        // Another worker took this one for dead, and took what it had in flight off the gauges.
-        self.number = None;
-        self.take_from_gauges(&self.router.holdings(), 1);
-        self.claim(now_ms);
-    }
-
-    /// Takes a number, and cleans up behind a dead worker that had it.
-    fn claim(&mut self, now_ms: u64) {
-        let bulletin = Bulletin { worker: self.id, at_ms: now_ms, holdings: self.router.holdings() };
-        let value = Outbox::default().publish(&bulletin);
-        let silent_before_ms = now_ms.saturating_sub(DEAD_AFTER_MS);
-        if let Some((number, predecessor)) = self.shared.claim_worker(&value, silent_before_ms) {
-            self.number = Some(number);
-            if let Some(dead) = predecessor {
-                self.take_from_gauges(&dead.holdings, -1);
+        let value = self.router.publish(self.id, now_ms);
+        let found = self.number.and_then(|number| Some((number, self.shared.worker(number)?)));
+        if let Some((number, (old, cas))) = found {
+            let holder = read_bulletin(&old).map(|bulletin| bulletin.worker);
+            // A number is lost to a worker that took this one for dead.
+            if holder.is_none_or(|holder| holder == self.id) {
+                self.shared.publish_worker(number, &value, cas);
+                return;
             }
         }
+        self.number = self.shared.claim_worker(&value, now_ms.saturating_sub(DEAD_AFTER_MS));
     }
 
-    fn take_from_gauges(&mut self, holdings: &[Books], sign: i64) {
-        for holding in holdings {
-            self.gauges.apply(Change {
-                slot: holding.slot,
-                requests: sign * i64::from(holding.requests),
-                prefill_tokens: sign * holding.prefill_tokens as i64,
-                sent_tokens: 0,
-            });
-        }
-    }
-
-    fn hear(&mut self) {
+    /// Hears what the others placed, and adds up what all have in flight.
+    fn hear(&mut self, now_ms: u64) {
+        self.books = self.router.holdings();
         let mut n = 0;
         while let Some((value, _)) = self.shared.worker(n) {
             if self.inboxes.len() <= n {
@@ -204,9 +198,34 @@ impl Worker {
             }
             if let Some(inbox) = self.inboxes.get_mut(n).filter(|_| self.number != Some(n)) {
                 let router = &mut self.router;
-                inbox.read(&value, |placement| router.hear(&placement));
+                let bulletin = inbox.read(&value, |placement| router.hear(&placement));
+                let alive = |bulletin: &Bulletin| now_ms.saturating_sub(bulletin.at_ms) < DEAD_AFTER_MS;
+                self.books.extend(bulletin.filter(alive).into_iter().flat_map(|bulletin| bulletin.holdings));
             }
             n += 1;
+        }
+        self.hear_every = 1 + n as u64 / WORKERS_HEARD_A_TICK;
+    }
+
+    /// Compares the gauges with the books of all workers, and corrects what has leaked. Only the leader does.
+    pub fn audit(&mut self, now_ms: u64) {
+        let slots: Vec<Slot> = self.router.fleet().hosts().iter().map(|host| host.slot).collect();
+        for slot in slots {
+            let mut books = InFlight::default();
+            for holding in self.books.iter().filter(|holding| holding.slot == slot) {
+                books.requests += i64::from(holding.requests);
+                books.prefill_tokens += holding.prefill_tokens as i64;
+            }
+            let gauges = self.gauges.in_flight(slot);
+            if let Some(change) = self.audit.compare(slot, gauges, books, now_ms) {
+                log::warn!(
+                    "kvroute: in-flight gauges of slot {} corrected by {} requests, {} tokens",
+                    slot.0,
+                    change.requests,
+                    change.prefill_tokens
+                );
+                self.gauges.apply(change);
+            }
         }
     }
 
