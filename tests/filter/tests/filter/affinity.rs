@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::gateway::{
-    begin_response, chat, chat_headers, config, destination, destinations, host, reason, route_chat, serve,
-    text, Gateway,
+    begin_response, chat, chat_headers, config, destination, destinations, host, reason, route_chat, text,
+    Gateway,
 };
 
 /// A conversation of `turns` user messages, with answers between them.
