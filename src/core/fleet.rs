@@ -164,7 +164,8 @@ impl Health {
     /// Whether the host is left out. When the back-off is over one request tries it: until that one
     /// has ended ([`Health::probing`]), the others still stay away.
     pub fn is_suspect(&self, now_ms: u64) -> bool {
-        now_ms < self.suspect_until_ms
+        // No back-off is longer: a clock that was set back must not make one.
+        now_ms < self.suspect_until_ms && self.suspect_until_ms - now_ms <= LONGEST_BACK_OFF_MS
     }
 
     /// A request goes to a host whose back-off is over: nobody else follows until its outcome is known.

@@ -80,6 +80,8 @@ impl Worker {
     /// The worker of a cluster in this VM, with the newest settings.
     pub fn of(config: &Config) -> Rc<RefCell<Worker>> {
         let worker = WORKERS.with_borrow_mut(|workers| {
+            // A cluster that no root has any more is forgotten with all that was learned of it.
+            workers.retain(|(cluster, worker)| *cluster == config.cluster || Rc::strong_count(worker) > 1);
             let found = workers.iter().find(|(cluster, _)| *cluster == config.cluster);
             if let Some((_, worker)) = found {
                 return Rc::clone(worker);
@@ -135,7 +137,8 @@ impl Worker {
     /// Makes sure that the hosts' gauges were read recently enough for a decision.
     pub fn look_at_gauges(&mut self, now_ns: u64) {
         let hosts = self.router.fleet().hosts().len() as u64;
-        if now_ns.saturating_sub(self.gauges_read_ns) > hosts * GAUGES_GOOD_NS_PER_HOST {
+        // A clock that was set back makes every reading old.
+        if now_ns.abs_diff(self.gauges_read_ns) > hosts * GAUGES_GOOD_NS_PER_HOST {
             self.gauges_read_ns = now_ns;
             let gauges = &mut self.gauges;
             self.router.refresh(|slot, own| gauges.read_in_flight(slot, own));
@@ -155,7 +158,7 @@ impl Worker {
     /// What is to be done every so often: tell the others, hear them, learn what the leader knows. Roots of
     /// several configurations share a worker; it ticks once for all of them.
     pub fn tick(&mut self, now_ms: u64, period_ms: u64) {
-        if now_ms.saturating_sub(self.ticked_ms) < period_ms / 2 {
+        if now_ms.abs_diff(self.ticked_ms) < period_ms / 2 {
             return;
         }
         self.ticked_ms = now_ms;

@@ -248,6 +248,14 @@ fn a_host_that_fails_is_left_out_tried_again_and_taken_back() {
 }
 
 #[test]
+fn a_clock_set_back_makes_no_back_off_longer() {
+    let mut router = router(3);
+    let home = send(&mut router, 0, &prompt(1)).hosts[0];
+    (0..3).for_each(|_| router.outcome(home, true, NOW_MS + 3_600_000));
+    assert_eq!(ask(&router, &prompt(1)).hosts[0], home);
+}
+
+#[test]
 fn when_every_host_fails_all_are_named() {
     let mut router = router(3);
     for slot in 0..3 {
