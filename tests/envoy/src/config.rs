@@ -1,0 +1,192 @@
+//! What Envoy runs with: `envoy/envoy.yaml` as it ships, with the edits that one run needs.
+//!
+//! There is no second, hand-kept configuration: what the tests prove holds for the file a user copies.
+//! All ports become 0, so that Envoy takes free ones; [`crate::envoy`] asks it which.
+
+use crate::repository;
+use anyhow::{Context, Result};
+use serde_json::{json, Value};
+use std::net::SocketAddr;
+
+/// Name of the listener that runs the filter, as in the file.
+pub const KVROUTE: &str = "llm";
+
+/// Name of the listener without the filter, and of the round-robin cluster behind it.
+pub const ROUND_ROBIN: &str = "round_robin";
+
+/// Name of the routed cluster, as in the file.
+const CLUSTER: &str = "vllm";
+
+/// One Envoy configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    document: Value,
+}
+
+impl Config {
+    /// The quick start, on free ports of 127.0.0.1, with debug headers on.
+    pub fn quick_start() -> Result<Self> {
+        let path = repository().join("envoy/envoy.yaml");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path:?}"))?;
+        let document = serde_yaml_ng::from_str(&text).with_context(|| format!("parsing {path:?}"))?;
+        let mut config = Self { document };
+        *address_of(&mut config.document["admin"]) = free_port();
+        *address_of(config.listener_mut(KVROUTE)) = free_port();
+        Ok(config.plugin("/debug_headers", json!(true)))
+    }
+
+    /// Routes to these hosts: the cluster's endpoints and the plugin's `hosts`.
+    pub fn hosts(mut self, hosts: &[SocketAddr]) -> Self {
+        set_endpoints(self.cluster_mut(CLUSTER), hosts);
+        let spelled: Vec<String> = hosts.iter().map(SocketAddr::to_string).collect();
+        self.plugin("/hosts", json!(spelled))
+    }
+
+    /// Sets one key of the plugin's configuration, named by a JSON pointer such as `/poll/interval_ms`.
+    pub fn plugin(self, pointer: &str, value: Value) -> Self {
+        self.edit_plugin(|plugin| set(plugin, pointer, value))
+    }
+
+    /// Edits the plugin's configuration as a whole.
+    pub fn edit_plugin(mut self, edit: impl FnOnce(&mut Value)) -> Self {
+        let wasm = wasm_of(self.listener_mut(KVROUTE));
+        let text = wasm["configuration"]["value"].as_str().unwrap_or_default();
+        let mut plugin = serde_json::from_str(text).unwrap_or_default();
+        edit(&mut plugin);
+        wasm["configuration"]["value"] = json!(plugin.to_string());
+        self
+    }
+
+    /// Edits the listener that runs the filter.
+    pub fn edit_listener(mut self, edit: impl FnOnce(&mut Value)) -> Self {
+        edit(self.listener_mut(KVROUTE));
+        self
+    }
+
+    /// Edits that listener's HTTP connection manager.
+    pub fn edit_manager(mut self, edit: impl FnOnce(&mut Value)) -> Self {
+        edit(manager_of(self.listener_mut(KVROUTE)));
+        self
+    }
+
+    /// Edits the cluster that is routed to.
+    pub fn edit_cluster(mut self, edit: impl FnOnce(&mut Value)) -> Self {
+        edit(self.cluster_mut(CLUSTER));
+        self
+    }
+
+    /// Adds the control: the same listener without the filter, and the same cluster, with these hosts,
+    /// under plain round robin.
+    pub fn with_round_robin(mut self, hosts: &[SocketAddr]) -> Self {
+        let mut cluster = self.cluster_mut(CLUSTER).clone();
+        cluster["name"] = json!(ROUND_ROBIN);
+        cluster["load_balancing_policy"] = round_robin_policy();
+        set_endpoints(&mut cluster, hosts);
+
+        let mut listener = self.listener_mut(KVROUTE).clone();
+        listener["name"] = json!(ROUND_ROBIN);
+        let manager = manager_of(&mut listener);
+        if let Some(filters) = manager["http_filters"].as_array_mut() {
+            filters.retain(|filter| filter["name"] != "kvroute");
+        }
+        manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["cluster"] = json!(ROUND_ROBIN);
+
+        push(&mut self.document["static_resources"]["clusters"], cluster);
+        push(&mut self.document["static_resources"]["listeners"], listener);
+        self
+    }
+
+    /// Writes every access log to this path.
+    pub(crate) fn access_log(mut self, path: &str) -> Self {
+        for listener in items(&mut self.document["static_resources"]["listeners"]) {
+            manager_of(listener)["access_log"][0]["typed_config"]["path"] = json!(path);
+        }
+        self
+    }
+
+    /// The bootstrap document, listeners and all.
+    pub(crate) fn bootstrap(&self) -> &Value {
+        &self.document
+    }
+
+    /// The bootstrap document with its listeners read from the file `listeners`, which Envoy watches.
+    pub(crate) fn dynamic_bootstrap(&self, listeners: &str) -> Value {
+        let mut document = self.document.clone();
+        document["static_resources"]["listeners"] = json!([]);
+        document["dynamic_resources"]["lds_config"] = json!({"path_config_source": {"path": listeners}});
+        document
+    }
+
+    /// The listeners as a discovery response, for that file.
+    pub(crate) fn listener_resources(&self) -> Value {
+        let mut listeners = self.document["static_resources"]["listeners"].clone();
+        for listener in items(&mut listeners) {
+            listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+        }
+        json!({ "resources": listeners })
+    }
+
+    fn listener_mut(&mut self, name: &str) -> &mut Value {
+        named(&mut self.document["static_resources"]["listeners"], name)
+    }
+
+    fn cluster_mut(&mut self, name: &str) -> &mut Value {
+        named(&mut self.document["static_resources"]["clusters"], name)
+    }
+}
+
+/// Sets the value at a JSON pointer, making the objects on the way.
+pub fn set(document: &mut Value, pointer: &str, value: Value) {
+    let place = pointer.split('/').skip(1).fold(document, |at, key| &mut at[key]);
+    *place = value;
+}
+
+fn items(list: &mut Value) -> std::slice::IterMut<'_, Value> {
+    list.as_array_mut().map(|items| items.iter_mut()).unwrap_or_default()
+}
+
+fn push(list: &mut Value, item: Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.push(item);
+    }
+}
+
+/// The item of this name. The file is ours, so a missing one is a mistake in the file or here.
+fn named<'a>(list: &'a mut Value, name: &str) -> &'a mut Value {
+    items(list)
+        .find(|item| item["name"] == name)
+        .unwrap_or_else(|| panic!("envoy/envoy.yaml has nothing named {name}"))
+}
+
+fn manager_of(listener: &mut Value) -> &mut Value {
+    &mut listener["filter_chains"][0]["filters"][0]["typed_config"]
+}
+
+fn wasm_of(listener: &mut Value) -> &mut Value {
+    &mut named(&mut manager_of(listener)["http_filters"], "kvroute")["typed_config"]["config"]
+}
+
+fn address_of(owner: &mut Value) -> &mut Value {
+    &mut owner["address"]["socket_address"]
+}
+
+fn free_port() -> Value {
+    json!({"address": "127.0.0.1", "port_value": 0})
+}
+
+fn set_endpoints(cluster: &mut Value, hosts: &[SocketAddr]) {
+    let endpoints: Vec<Value> = hosts
+        .iter()
+        .map(|host| {
+            let address = json!({"address": host.ip().to_string(), "port_value": host.port()});
+            json!({"endpoint": {"address": {"socket_address": address}}})
+        })
+        .collect();
+    cluster["load_assignment"]["endpoints"] = json!([{ "lb_endpoints": endpoints }]);
+}
+
+fn round_robin_policy() -> Value {
+    let name = "envoy.load_balancing_policies.round_robin";
+    let kind = "type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin";
+    json!({"policies": [{"typed_extension_config": {"name": name, "typed_config": {"@type": kind}}}]})
+}

@@ -1,0 +1,32 @@
+//! kvroute in a real Envoy: what the end-to-end tests, the demo and the benchmark share.
+//!
+//! | question | module |
+//! | --- | --- |
+//! | what does Envoy run with? | [`config`]: `envoy/envoy.yaml` itself, edited for a run |
+//! | how does it run, and what does it say about itself? | [`envoy`], [`admin`] |
+//! | how does a client talk to it? | [`client`], [`chat`] |
+//! | what is sent, and what came of it? | [`workload`], [`quantiles`] |
+//! | an Envoy in front of a fleet of mock engines, ready to take requests | [`testbed`] |
+//! | has it happened yet? | [`wait`] |
+//!
+//! Everything is real: Envoy is the binary that `scripts/envoy` finds, the filter is the artifact that
+//! `scripts/build` leaves, and every byte goes over loopback sockets. Where one of them is missing,
+//! starting fails and says which; nothing is skipped.
+
+pub mod admin;
+pub mod chat;
+pub mod client;
+pub mod config;
+pub mod envoy;
+pub mod quantiles;
+pub mod testbed;
+pub mod wait;
+pub mod workload;
+
+use std::path::{Path, PathBuf};
+
+/// The repository's root: where Envoy is started, so that the paths in `envoy/envoy.yaml` hold.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}

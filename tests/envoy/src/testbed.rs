@@ -1,0 +1,81 @@
+//! An Envoy in front of a fleet of mock engines, ready to take requests.
+
+use crate::admin::Stats;
+use crate::config::{Config, KVROUTE};
+use crate::envoy::{Envoy, Options};
+use crate::wait::until;
+use anyhow::Result;
+use fleet::{EngineOptions, Fleet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Within this the filter has polled every engine for the first time: two poll intervals, and room for a busy
+/// machine.
+const POLLED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Within this the filter has released what an ended request held. It does so when the request ends; the rest is
+/// Envoy's own delay in publishing statistics, and a busy machine.
+const RELEASED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A fleet and the Envoy before it.
+pub struct Testbed {
+    /// The engines.
+    pub fleet: Fleet,
+    /// The Envoy, with the filter.
+    pub envoy: Envoy,
+    /// Where its listener with the filter listens.
+    pub address: SocketAddr,
+}
+
+impl Testbed {
+    /// Starts `engines` of them and an Envoy with the quick start; returns once every engine has been polled.
+    pub async fn start(engines: usize, engine: EngineOptions, options: Options) -> Result<Self> {
+        Self::start_with(engines, engine, options, |config, _| config).await
+    }
+
+    /// The same with an edited configuration; `edit` is given the engines' addresses too.
+    pub async fn start_with(
+        engines: usize,
+        engine: EngineOptions,
+        options: Options,
+        edit: impl FnOnce(Config, &[SocketAddr]) -> Config,
+    ) -> Result<Self> {
+        let fleet = Fleet::start(engines, engine).await?;
+        let hosts = fleet.addresses();
+        let config = edit(Config::quick_start()?.hosts(&hosts), &hosts);
+        let envoy = Envoy::start(&config, &options).await?;
+        let address = envoy.listener(KVROUTE).await?;
+        polled(&fleet).await?;
+        Ok(Self { fleet, envoy, address })
+    }
+
+    /// Waits until nothing is in flight by the filter's own books.
+    pub async fn released(&self) -> Result<()> {
+        released(&self.envoy).await
+    }
+
+    /// Envoy's statistics now.
+    pub async fn stats(&self) -> Result<Stats> {
+        self.envoy.admin().stats().await
+    }
+}
+
+/// Waits until every engine of the fleet has been polled.
+pub async fn polled(fleet: &Fleet) -> Result<()> {
+    let all = || fleet.report().engines.iter().all(|engine| engine.counts.scrapes > 0).then_some(());
+    until("every engine has been polled", POLLED_WITHIN, async || all()).await
+}
+
+/// Waits until all in-flight gauges of the filter are 0; an error names those that are not.
+pub async fn released(envoy: &Envoy) -> Result<()> {
+    let mut held = String::new();
+    until("in-flight is 0", RELEASED_WITHIN, async || {
+        let stats = envoy.admin().stats().await.ok()?;
+        held = format!("{:?}", stats.in_flight());
+        // No gauge at all is no proof that they are 0.
+        let known = stats.kvroute().any(|(name, _)| name.contains("_inflight_"));
+        (known && stats.in_flight().is_empty()).then_some(())
+    })
+    .await
+    .map_err(|late| late.context(held))
+}

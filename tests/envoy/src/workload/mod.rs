@@ -1,0 +1,9 @@
+//! What clients of an LLM service send: conversations that grow, over system prompts of skewed popularity.
+//!
+//! [`plan`] says what is sent and when, the same for the same seed; [`replay`] sends it and records what came
+//! back; [`summary`] makes figures of the records.
+
+pub mod plan;
+pub mod replay;
+pub mod summary;
+pub mod text;

@@ -1,0 +1,109 @@
+//! Does a conversation stay where its prefix is, and do unrelated ones spread?
+
+use fleet::EngineOptions;
+use gateway::chat::Chat;
+use gateway::envoy::Options;
+use gateway::testbed::Testbed;
+use gateway::workload::text::text;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+
+const CONVERSATIONS: usize = 40;
+
+async fn second_turns_land_where_the_first_did(workers: u32) {
+    let testbed = Testbed::start(4, EngineOptions::default(), Options::workers(workers)).await.unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(u64::from(workers));
+    let mut first_turns = Vec::new();
+    for _ in 0..CONVERSATIONS {
+        let chat = Chat::new("You are helpful.").user(&text(&mut random, 3_000));
+        // Each request has a connection of its own, which the kernel gives to any worker.
+        let reply = chat.post(testbed.address).await.unwrap();
+        assert!(reply.is_complete(), "{}", reply.status);
+        first_turns.push((chat, reply));
+    }
+    let mut stayed = 0;
+    for (chat, first) in first_turns {
+        let second = chat.assistant(&first.text).user("And then?").post(testbed.address).await.unwrap();
+        assert!(second.is_complete(), "{}", second.status);
+        stayed += usize::from(second.engine() == first.engine());
+    }
+    assert!(stayed * 100 >= CONVERSATIONS * 95, "{stayed} of {CONVERSATIONS} second turns stayed");
+
+    let stats = testbed.stats().await.unwrap();
+    for worker in 0..workers {
+        let taken = stats.worker_connections(worker);
+        assert!(taken > 0, "worker {worker} took no connection: this proves nothing about workers");
+    }
+    testbed.released().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn second_turns_stay_with_two_workers() {
+    second_turns_land_where_the_first_did(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn second_turns_stay_with_four_workers() {
+    second_turns_land_where_the_first_did(4).await;
+}
+
+/// The decision is made when 30 KiB are held. What follows must not make the host that has it all look no better
+/// than the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_much_longer_than_what_is_held_stays() {
+    const LONG: usize = 10;
+    // Every engine could hold all of them: nothing is evicted.
+    let engine = EngineOptions { prefill_tokens_per_s: 1e7, num_blocks: 100_000, ..EngineOptions::default() };
+    let testbed = Testbed::start(4, engine, Options::default()).await.unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(400);
+    let mut first_turns = Vec::new();
+    for _ in 0..LONG {
+        let chat = Chat::new(&text(&mut random, 400_000)).user("Summarise.");
+        let reply = chat.post(testbed.address).await.unwrap();
+        assert!(reply.is_complete(), "{}", reply.status);
+        first_turns.push((chat, reply));
+    }
+    let mut stayed = 0;
+    for (chat, first) in first_turns {
+        let second = chat.assistant(&first.text).user("Shorter!").post(testbed.address).await.unwrap();
+        assert!(second.is_complete(), "{}", second.status);
+        stayed += usize::from(second.engine() == first.engine());
+    }
+    assert!(stayed * 100 >= LONG * 95, "{stayed} of {LONG} second turns stayed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unrelated_prefixes_spread_over_all_hosts() {
+    const PREFIXES: usize = 64;
+    let testbed = Testbed::start(4, EngineOptions::default(), Options::default()).await.unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(64);
+    let mut placed: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..PREFIXES {
+        let reply = Chat::new(&text(&mut random, 2_000)).user("Go on.").post(testbed.address).await.unwrap();
+        assert!(reply.is_complete(), "{}", reply.status);
+        *placed.entry(reply.engine().to_owned()).or_default() += 1;
+    }
+    assert_eq!(placed.len(), 4, "{placed:?}");
+    for (engine, count) in &placed {
+        let percent = count * 100 / PREFIXES;
+        assert!((15..=35).contains(&percent), "{engine} has {percent} % of {placed:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_confirms_what_was_matched() {
+    let testbed = Testbed::start(4, EngineOptions::default(), Options::workers(1)).await.unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    let chat = Chat::new(&text(&mut random, 8_000)).user("First question?");
+    let first = chat.post(testbed.address).await.unwrap();
+    assert_eq!(first.matched().map(|(matched, _)| matched), Some(0), "nothing is known yet");
+    assert_eq!(first.usage.unwrap().cached, 0);
+
+    let second = chat.assistant(&first.text).user("Second question?").post(testbed.address).await.unwrap();
+    let (matched, total) = second.matched().unwrap();
+    assert_eq!(second.decided(), first.engine());
+    // Positions are remembered at depths that grow by a quarter, so a fifth may go unseen.
+    assert!(matched > 6_000 && matched <= total, "{matched} of {total} bytes");
+    assert!(second.usage.unwrap().cached * 4 >= matched, "{:?} for {matched} bytes", second.usage);
+}
