@@ -292,13 +292,12 @@ impl Router {
         }))
     }
 
-    /// A request ended on `slot`: well, or by the host's fault.
-    pub fn outcome(&mut self, slot: Slot, failed: bool, now_ms: u64) {
+    /// A request ended on `slot`: well, or by the host's fault at `failed_at_ms`.
+    pub fn outcome(&mut self, slot: Slot, failed_at_ms: Option<u64>) {
         if let Some(host) = self.fleet.host_mut(slot) {
-            if failed {
-                host.health.failed(now_ms);
-            } else {
-                host.health.succeeded();
+            match failed_at_ms {
+                Some(at_ms) => host.health.failed(at_ms),
+                None => host.health.succeeded(),
             }
         }
     }

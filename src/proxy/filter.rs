@@ -37,6 +37,8 @@ pub struct Filter {
     worker: Rc<RefCell<Worker>>,
     reading: Option<Reading>,
     decided: Option<Decided>,
+    /// When that was, in milliseconds of the wall clock.
+    decided_ms: u64,
     response: Response,
 }
 
@@ -98,7 +100,7 @@ impl HttpContext for Filter {
             remembered: 0,
             remembered_full: false,
         });
-        self.worker.borrow_mut().held(self.stream, now_ms());
+        self.worker.borrow_mut().held(self.stream);
         Action::Pause
     }
 
@@ -152,7 +154,15 @@ impl Drop for Filter {
 impl Filter {
     /// A stream that has not begun.
     pub fn new(stream: u32, config: Rc<Config>, worker: Rc<RefCell<Worker>>) -> Self {
-        Self { stream, config, worker, reading: None, decided: None, response: Response::default() }
+        Self {
+            stream,
+            config,
+            worker,
+            reading: None,
+            decided: None,
+            decided_ms: 0,
+            response: Response::default(),
+        }
     }
 
     /// Whether the request's headers are held.
@@ -308,7 +318,8 @@ impl Filter {
             }
         }
         if !streams {
-            self.worker.borrow_mut().router.will_not_stream(self.stream, now_ms());
+            let now_ms = if held { self.decided_ms } else { now_ms() };
+            self.worker.borrow_mut().router.will_not_stream(self.stream, now_ms);
         }
     }
 
@@ -341,6 +352,7 @@ impl Filter {
         let decided = carry_out(self.stream, decision, prompt_bytes, &self.config, &mut worker, now_ms);
         publish_decision(&decided);
         self.decided = Some(decided);
+        self.decided_ms = now_ms;
     }
 
     /// A prompt that was decided by its head has been read to its end: brings its host's books up to date.
@@ -385,8 +397,8 @@ impl Filter {
                 // Those that were named before it have been tried.
                 let tried = decided.named.iter().take_while(|named| Some(**named) != slot);
                 let tried: Vec<Slot> = tried.copied().collect();
-                let now_ms = now_ms();
-                tried.into_iter().for_each(|tried| worker.router.outcome(tried, true, now_ms));
+                let now_ms = Some(now_ms());
+                tried.into_iter().for_each(|tried| worker.router.outcome(tried, now_ms));
                 if let Some(slot) = slot {
                     let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_full()));
                     let changes = worker.router.moved(self.stream, slot, prompt);
@@ -396,7 +408,7 @@ impl Filter {
                 }
             }
             if let Some(slot) = slot {
-                worker.router.outcome(slot, failed, now_ms());
+                worker.router.outcome(slot, failed.then(now_ms));
                 worker.stats.host_failures.add(u64::from(failed));
             }
         }
@@ -478,7 +490,7 @@ fn carry_out(
     worker: &mut Worker,
     now_ms: u64,
 ) -> Decided {
-    worker.stats.requests(decision.reason).add(1);
+    worker.stats.decided(decision.reason);
     let fleet = worker.router.fleet();
     let addresses: Vec<&str> =
         decision.hosts.iter().filter_map(|slot| Some(fleet.host(*slot)?.address.as_str())).collect();

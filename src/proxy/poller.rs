@@ -189,7 +189,7 @@ impl Leading {
     }
 
     fn failed(&mut self, worker: &Worker, config: &Config, call: &Call, why: PollFailure) {
-        worker.stats.polls_failed(why).add(1);
+        worker.stats.poll_failed(why);
         let polled = self.known(call).after_failure();
         // Once when it begins: a host that stays away must not fill the log.
         if polled.failures == 1 {

@@ -10,6 +10,7 @@ use crate::core::prompt::Unread;
 use crate::core::route::Reason;
 use crate::core::router::Change;
 use crate::core::scrape::ScrapeError;
+use std::cell::Cell;
 use std::fmt;
 
 /// Why a poll failed; the middle of the metric's name.
@@ -50,18 +51,30 @@ impl fmt::Display for PollFailure {
     }
 }
 
-/// A metric that only rises.
-#[derive(Debug, Clone, Copy)]
-pub struct Counter(Option<u32>);
+/// A metric that only rises. What is added is kept until the next tick: a request would otherwise spend most of
+/// its calls to Envoy on counting.
+#[derive(Debug)]
+pub struct Counter {
+    id: Option<u32>,
+    pending: Cell<u64>,
+}
 
 impl Counter {
     fn new(name: &str) -> Self {
-        Self(host::define_metric(MetricKind::Counter, &format!("kvroute_{name}_total")))
+        Self {
+            id: host::define_metric(MetricKind::Counter, &format!("kvroute_{name}_total")),
+            pending: Cell::new(0),
+        }
     }
 
     /// Adds to it.
-    pub fn add(self, more: u64) {
-        if let Some(id) = self.0.filter(|_| more > 0) {
+    pub fn add(&self, more: u64) {
+        self.pending.set(self.pending.get().saturating_add(more));
+    }
+
+    fn flush(&self) {
+        let more = self.pending.take();
+        if let Some(id) = self.id.filter(|_| more > 0) {
             host::add_metric(id, i64::try_from(more).unwrap_or(i64::MAX));
         }
     }
@@ -120,24 +133,48 @@ impl Stats {
         }
     }
 
-    /// The counter of requests decided for a reason.
-    pub fn requests(&self, reason: Reason) -> Counter {
-        let [prefix, spill, cold, no_hosts] = self.decided;
-        match reason {
-            Reason::Prefix => prefix,
-            Reason::Spill => spill,
-            Reason::Cold => cold,
-            Reason::NoHosts => no_hosts,
+    /// A request was decided for a reason.
+    pub fn decided(&self, reason: Reason) {
+        let [prefix, spill, cold, no_hosts] = &self.decided;
+        let counter = match reason {
+            Reason::Prefix => Some(prefix),
+            Reason::Spill => Some(spill),
+            Reason::Cold => Some(cold),
+            Reason::NoHosts => Some(no_hosts),
             Reason::Unread(why) => {
                 let place = Unread::ALL.iter().position(|unread| *unread == why);
-                place.and_then(|place| self.unread.get(place).copied()).unwrap_or(Counter(None))
+                place.and_then(|place| self.unread.get(place))
             }
+        };
+        if let Some(counter) = counter {
+            counter.add(1);
         }
     }
 
-    /// The counter of polls that failed so.
-    pub fn polls_failed(&self, why: PollFailure) -> Counter {
-        self.polls_failed.get(why.place()).copied().unwrap_or(Counter(None))
+    /// A poll failed.
+    pub fn poll_failed(&self, why: PollFailure) {
+        if let Some(counter) = self.polls_failed.get(why.place()) {
+            counter.add(1);
+        }
+    }
+
+    /// Hands over to Envoy what was added since the last call.
+    pub fn flush(&self) {
+        let single = [
+            &self.polls_ok,
+            &self.prompt_bytes,
+            &self.matched_bytes,
+            &self.told_prompt_tokens,
+            &self.told_cached_tokens,
+            &self.predicted_cached_tokens,
+            &self.moved,
+            &self.broken_bodies,
+            &self.host_failures,
+            &self.untold,
+            &self.rescued,
+        ];
+        let by_reason = self.decided.iter().chain(&self.unread).chain(&self.polls_failed);
+        by_reason.chain(single).for_each(Counter::flush);
     }
 }
 
@@ -147,11 +184,13 @@ pub struct SlotGauges {
     slots: Vec<Option<SlotGauge>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct SlotGauge {
     requests: Option<u32>,
     prefill_tokens: Option<u32>,
     sent_tokens: Option<u32>,
+    /// Sent tokens that Envoy has not been told of yet.
+    pending_tokens: i64,
 }
 
 impl SlotGauge {
@@ -161,39 +200,46 @@ impl SlotGauge {
             requests: host::define_metric(MetricKind::Gauge, &name("inflight_requests")),
             prefill_tokens: host::define_metric(MetricKind::Gauge, &name("inflight_prefill_tokens")),
             sent_tokens: host::define_metric(MetricKind::Counter, &name("sent_tokens_total")),
+            pending_tokens: 0,
         }
     }
 }
 
 impl SlotGauges {
-    fn of(&mut self, slot: Slot) -> SlotGauge {
+    fn of(&mut self, slot: Slot) -> Option<&mut SlotGauge> {
         let place = usize::from(slot.0);
         if self.slots.len() <= place {
             self.slots.resize(place + 1, None);
         }
-        match self.slots.get_mut(place) {
-            Some(gauge) => *gauge.get_or_insert_with(|| SlotGauge::new(slot)),
-            None => SlotGauge::new(slot),
-        }
+        Some(self.slots.get_mut(place)?.get_or_insert_with(|| SlotGauge::new(slot)))
     }
 
-    /// Applies what the router did.
+    /// Applies what the router did: to the gauges at once, since other workers decide by them, to the counter at the
+    /// next [`SlotGauges::flush`].
     pub fn apply(&mut self, change: Change) {
-        let gauge = self.of(change.slot);
-        for (id, offset) in [
-            (gauge.requests, change.requests),
-            (gauge.prefill_tokens, change.prefill_tokens),
-            (gauge.sent_tokens, change.sent_tokens),
-        ] {
+        let Some(gauge) = self.of(change.slot) else { return };
+        gauge.pending_tokens += change.sent_tokens;
+        for (id, offset) in [(gauge.requests, change.requests), (gauge.prefill_tokens, change.prefill_tokens)]
+        {
             if let Some(id) = id.filter(|_| offset != 0) {
                 host::add_metric(id, offset);
             }
         }
     }
 
+    /// Hands over to Envoy what was sent since the last call.
+    pub fn flush(&mut self) {
+        for gauge in self.slots.iter_mut().flatten() {
+            // A correction may have taken more back than was sent since: a counter cannot fall.
+            if let Some(id) = gauge.sent_tokens.filter(|_| gauge.pending_tokens > 0) {
+                host::add_metric(id, std::mem::take(&mut gauge.pending_tokens));
+            }
+        }
+    }
+
     /// What the gauges say is in flight on a host; two host calls.
     pub fn in_flight(&mut self, slot: Slot) -> InFlight {
-        let gauge = self.of(slot);
+        let Some(gauge) = self.of(slot) else { return InFlight::default() };
         let read = |id: Option<u32>| id.and_then(host::metric).unwrap_or(0) as i64;
         InFlight { requests: read(gauge.requests), prefill_tokens: read(gauge.prefill_tokens) }
     }
@@ -208,8 +254,9 @@ impl SlotGauges {
     /// Reads everything about a host; three host calls.
     pub fn read(&mut self, slot: Slot, own: &mut Own) {
         self.read_in_flight(slot, own);
-        if let Some(tokens) = self.of(slot).sent_tokens.and_then(host::metric) {
-            own.sent_tokens = tokens;
+        let Some(gauge) = self.of(slot) else { return };
+        if let Some(tokens) = gauge.sent_tokens.and_then(host::metric) {
+            own.sent_tokens = tokens.saturating_add_signed(gauge.pending_tokens);
         }
     }
 }

@@ -24,9 +24,10 @@ const DEAD_AFTER_MS: u64 = 10_000;
 /// each hears the others that much more rarely.
 const WORKERS_HEARD_A_TICK: u64 = 32;
 
-/// Nanoseconds for which a reading of one host's gauges stays good, for each host: reading takes 0.2 us a
-/// host, so that at most a twentieth of a busy worker goes into it.
-const GAUGES_GOOD_NS_PER_HOST: u64 = 4_000;
+/// Nanoseconds for which a reading of the gauges stays good, for each host. This worker's own requests are always
+/// counted at once; what a reading brings is the other workers'. Reading takes two calls a host, so that at most a
+/// hundredth of a worker goes into it, and a reading is never older than a tick.
+const GAUGES_GOOD_NS_PER_HOST: u64 = 250_000;
 
 /// How many requests must have been resumed without a body ever having come, before holding is given up.
 const RESCUES_BEFORE_GIVING_UP: u32 = 3;
@@ -173,8 +174,10 @@ impl Worker {
         if let Some(snapshot) = self.shared.snapshot() {
             self.router.apply(&snapshot);
         }
-        self.read_gauges();
         self.stats.untold.add(self.router.take_untold());
+        self.stats.flush();
+        self.gauges.flush();
+        self.read_gauges();
     }
 
     fn publish(&mut self, now_ms: u64) {
@@ -238,9 +241,9 @@ impl Worker {
     }
 
     /// A request's headers are being held.
-    pub fn held(&mut self, stream: u32, now_ms: u64) {
+    pub fn held(&mut self, stream: u32) {
         if self.holding != Holding::Works {
-            self.held.push((stream, now_ms));
+            self.held.push((stream, now_ms()));
         }
     }
 

@@ -3,13 +3,13 @@
 use super::support::Numbers;
 use super::test;
 use kvroute::core::blocks::{BlockHash, Blocks};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The specification: block by block over the whole text.
 fn naive(text: &[u8], block_bytes: usize) -> Vec<BlockHash> {
     let mut previous = 0;
     let blocks = text.chunks_exact(block_bytes).map(|block| {
-        previous = xxh3_64_with_seed(block, previous);
+        previous = BlockHash(xxh3_64(block)).under(previous).0;
         BlockHash(previous)
     });
     blocks.collect()

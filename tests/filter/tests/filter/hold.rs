@@ -93,7 +93,7 @@ fn a_body_that_is_not_read_passes_unchanged() {
 
 #[test]
 fn json_that_is_wrong_goes_by_load_unchanged_and_is_counted() {
-    let gateway = Gateway::new(4);
+    let mut gateway = Gateway::new(4);
     let bodies: [&[u8]; 7] =
         [b"{\"messages\": [}", b"not json", b"\xff\xfe\x00", b"{\"messages\":", b"[]]", b"", b"\"\\ud800"];
     for body in bodies {
@@ -107,6 +107,7 @@ fn json_that_is_wrong_goes_by_load_unchanged_and_is_counted() {
         assert!(["bad_json", "no_prompt"].contains(&why.as_str()), "{why} for {body:?}");
         stream.finish();
     }
+    gateway.run(100);
     let counted = |reason: &str| gateway.proxy.counter(&format!("kvroute_requests_{reason}_total"));
     assert_eq!(counted("bad_json") + counted("no_prompt"), bodies.len() as i64);
     assert!(counted("bad_json") >= 4);
