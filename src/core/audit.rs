@@ -3,7 +3,7 @@
 //! What is in flight on a host is summed in gauges, to which each worker adds and from which it takes. A worker whose
 //! VM traps takes nothing any more, and what it began or ended since it last published is known to nobody. So the
 //! leader compares the gauges with the sum of all living workers' books. Books are a tick old and the two differ a
-//! little all the time; a difference that keeps its sign for [`PATIENCE_MS`] is a leak, and the least that it was is
+//! little all the time; a difference that keeps its sign for five seconds is a leak, and the least that it was is
 //! taken off.
 
 use super::fleet::Slot;
@@ -46,7 +46,7 @@ impl Audit {
             slot,
             requests: -requests.leak(gauges.requests - books.requests, now_ms),
             prefill_tokens: -tokens.leak(gauges.prefill_tokens - books.prefill_tokens, now_ms),
-            sent_tokens: 0,
+            ..Change::default()
         };
         (change.requests != 0 || change.prefill_tokens != 0).then_some(change)
     }

@@ -127,6 +127,8 @@ pub struct Own {
     pub prefill_tokens: u64,
     /// Uncached prompt tokens ever sent; only differences matter.
     pub sent_tokens: u64,
+    /// Cold prompts ever placed on it; only differences matter.
+    pub cold_placed: u64,
 }
 
 /// How a host's last requests ended, as this worker saw it.
@@ -189,12 +191,23 @@ pub struct Host {
     pub own: Own,
     /// How its last requests ended.
     pub health: Health,
+    /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
+    /// the past fades, and for a host that joins set so that it begins with as many as the others have.
+    cold_since: Option<i64>,
 }
+
+/// Cold prompts a host on average at which all counts are halved.
+const COLD_HALVED_AT: i64 = 256;
 
 impl Host {
     /// The virtual clock now: the polled one, and what was sent since.
     pub fn clock_tokens(&self) -> u64 {
         self.polled.clock_tokens + self.own.sent_tokens.saturating_sub(self.polled.own_sent_tokens)
+    }
+
+    /// Cold prompts that were placed on it lately.
+    pub fn cold_lately(&self) -> i64 {
+        self.cold_since.map_or(0, |since| self.own.cold_placed as i64 - since)
     }
 
     /// Tokens its cache holds, as it said or as is usual.
@@ -232,10 +245,26 @@ impl Fleet {
                 polled: Polled::default(),
                 own: Own::default(),
                 health: Health::default(),
+                cold_since: None,
             }));
         }
         let stays = |host: &Host| self.host(host.slot).is_some_and(|new| new.address == host.address);
         old.iter().filter(|host| !stays(host)).map(|host| host.slot).collect()
+    }
+
+    /// Begins to count cold prompts on hosts that are new, and halves all counts once they are large. To be called
+    /// when [`Own`] has been read.
+    pub fn settle_cold(&mut self) {
+        let counted = || self.hosts.iter().filter(|host| host.cold_since.is_some());
+        let hosts = (counted().count() as i64).max(1);
+        let mean = counted().map(Host::cold_lately).sum::<i64>() / hosts;
+        for host in &mut self.hosts {
+            let lately = host.cold_lately();
+            let since = host.cold_since.get_or_insert(host.own.cold_placed as i64 - mean);
+            if mean > COLD_HALVED_AT {
+                *since += lately / 2;
+            }
+        }
     }
 
     /// The hosts, in the order of the roster.

@@ -27,8 +27,6 @@ pub struct Placement {
     pub slot: Slot,
     /// Its virtual clock then.
     pub stamp: Stamp,
-    /// Whether nobody was known to hold any of it.
-    pub cold: bool,
     /// The blocks, under their seeds.
     pub blocks: Vec<BlockHash>,
 }
@@ -69,7 +67,7 @@ impl Outbox {
     /// Notes a placement for the next publication.
     pub fn note(&mut self, placement: &Placement) {
         let blocks = placement.blocks.len().min(usize::from(u8::MAX));
-        let len = 8 + 8 * blocks;
+        let len = 7 + 8 * blocks;
         if blocks == 0 || self.open_len + len > MAX_BATCH {
             self.dropped += u64::from(blocks > 0);
             return;
@@ -77,7 +75,6 @@ impl Outbox {
         self.open_len += len;
         self.open.u16(placement.slot.0);
         self.open.u32(placement.stamp.ticks());
-        self.open.u8(u8::from(placement.cold));
         self.open.u8(blocks as u8);
         for block in placement.blocks.iter().take(blocks) {
             self.open.u64(block.0);
@@ -172,10 +169,9 @@ fn read_batch(batch: &[u8], placed: &mut impl FnMut(Placement)) -> Option<()> {
     while !rest.is_empty() {
         let slot = Slot(rest.u16()?);
         let stamp = Stamp::from_ticks(rest.u32()?);
-        let cold = rest.u8()? != 0;
         let count = rest.u8()?;
         let blocks = (0..count).map(|_| rest.u64().map(BlockHash)).collect::<Option<Vec<_>>>()?;
-        placed(Placement { slot, stamp, cold, blocks });
+        placed(Placement { slot, stamp, blocks });
     }
     Some(())
 }

@@ -199,16 +199,15 @@ impl Walk {
     }
 }
 
-/// How evenly cold prompts have been placed, so that the tie-break can even it out.
+/// How evenly cold prompts have been placed lately, so that the tie-break can even it out.
 ///
-/// Rendezvous hashing alone gives each of 4 hosts its share of 64 prompts only within a fifth or so in one
-/// try of five; caches filled unevenly evict early. Within [`Spread::TOLERANCE`] of the mean nothing is
-/// done, so that gateways that share nothing still agree on nine homes of ten.
-#[derive(Debug, Default)]
-pub struct Spread {
-    /// Cold prompts by slot, halved now and then.
-    placed: Vec<f64>,
-    total: f64,
+/// Rendezvous hashing alone gives each of 4 hosts its share of 64 prompts only within two fifths in four tries of
+/// five; caches filled unevenly evict early. Within 30 % of the mean nothing is done, so that gateways
+/// that share nothing still agree on nine homes of ten.
+#[derive(Debug, Clone, Copy)]
+struct Spread {
+    /// Cold prompts a host, with the head start.
+    mean: f64,
 }
 
 impl Spread {
@@ -216,30 +215,16 @@ impl Spread {
     const TOLERANCE: f64 = 0.3;
     /// Prompts added to each count, so that the first few decide nothing.
     const HEAD_START: f64 = 4.0;
-    /// Prompts a host on average, at which all counts are halved: the past fades.
-    const HALVE_AT: f64 = 256.0;
 
-    /// A cold prompt was placed on `slot`, one of `hosts` hosts.
-    pub fn placed(&mut self, slot: Slot, hosts: usize) {
-        let place = usize::from(slot.0);
-        if self.placed.len() <= place {
-            self.placed.resize(place + 1, 0.0);
-        }
-        if let Some(count) = self.placed.get_mut(place) {
-            *count += 1.0;
-        }
-        self.total += 1.0;
-        if self.total > Self::HALVE_AT * hosts.max(1) as f64 {
-            self.placed.iter_mut().for_each(|count| *count /= 2.0);
-            self.total /= 2.0;
-        }
+    fn of(fleet: &Fleet) -> Self {
+        let total: i64 = fleet.hosts().iter().map(Host::cold_lately).sum();
+        Self { mean: total as f64 / fleet.hosts().len().max(1) as f64 + Self::HEAD_START }
     }
 
     /// The weight of a host in rendezvous hashing: 1 within the tolerance, quickly more for those that
     /// lag behind it and less for those ahead.
-    fn weight(&self, slot: Slot, hosts: usize) -> f64 {
-        let mean = self.total / hosts.max(1) as f64 + Self::HEAD_START;
-        let share = (self.placed.get(usize::from(slot.0)).copied().unwrap_or(0.0) + Self::HEAD_START) / mean;
+    fn weight(self, host: &Host) -> f64 {
+        let share = (host.cold_lately() as f64 + Self::HEAD_START).max(1.0) / self.mean.max(1.0);
         if (share - 1.0).abs() <= Self::TOLERANCE {
             1.0
         } else {
@@ -257,8 +242,6 @@ pub struct Situation<'a> {
     pub load: FleetLoad,
     /// What counts as fresh.
     pub freshness: Freshness,
-    /// How evenly cold prompts were placed.
-    pub spread: &'a Spread,
     /// The share of the fleet's load that this proxy did not send, 0 to 1.
     pub foreign_share: f64,
     /// Hosts to name at most.
@@ -356,10 +339,9 @@ impl Situation<'_> {
         let least = candidates.iter().map(|candidate| candidate.cost_s).fold(f64::INFINITY, f64::min);
         let tied = least * (1.0 + TIE_SHARE) + TIE_S;
         if let Some(anchor) = anchor {
-            let hosts = self.fleet.hosts().len();
+            let spread = Spread::of(self.fleet);
             for candidate in candidates.iter_mut().filter(|candidate| candidate.cost_s <= tied) {
-                let weight = self.spread.weight(candidate.host.slot, hosts);
-                candidate.rank = rendezvous(anchor, &candidate.host.address) / weight;
+                candidate.rank = rendezvous(anchor, &candidate.host.address) / spread.weight(candidate.host);
             }
         }
         candidates.sort_unstable_by(|a, b| {

@@ -11,7 +11,7 @@ use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::{Prompt, Unread};
-use super::route::{Ask, Decision, Reason, Situation, Spread, Walk};
+use super::route::{Ask, Decision, Reason, Situation, Walk};
 use super::snapshot::Snapshot;
 use super::usage::Usage;
 use std::collections::HashMap;
@@ -46,6 +46,8 @@ pub struct Change {
     pub prefill_tokens: i64,
     /// Uncached prompt tokens sent.
     pub sent_tokens: i64,
+    /// Cold prompts placed.
+    pub cold: i64,
 }
 
 /// What a stream holds of a host, until it is released.
@@ -66,7 +68,6 @@ pub struct Router {
     stale_after_ms: u64,
     fleet: Fleet,
     index: Index,
-    spread: Spread,
     outbox: Outbox,
     held: HashMap<u32, Held>,
     foreign_share: f64,
@@ -82,7 +83,6 @@ impl Router {
             stale_after_ms: config.poll.stale_after_ms,
             fleet: Fleet::default(),
             index: Index::new(config.index.entries),
-            spread: Spread::default(),
             outbox: Outbox::default(),
             held: HashMap::new(),
             foreign_share: 0.0,
@@ -101,6 +101,7 @@ impl Router {
         for slot in self.fleet.assign(hosts) {
             self.index.forget(slot);
         }
+        self.fleet.settle_cold();
     }
 
     /// The hosts as this worker sees them.
@@ -119,6 +120,7 @@ impl Router {
         for host in self.fleet.hosts_mut() {
             read(host.slot, &mut host.own);
         }
+        self.fleet.settle_cold();
     }
 
     /// Goes on along the prompt's positions. `full` says that all that seeds the prompt has been read.
@@ -156,7 +158,6 @@ impl Router {
             fleet: &self.fleet,
             load: FleetLoad::of(&self.fleet, freshness, self.uncached_tokens),
             freshness,
-            spread: &self.spread,
             foreign_share: self.foreign_share,
             candidates: self.candidates,
         }
@@ -166,9 +167,6 @@ impl Router {
     pub fn commit(&mut self, stream: u32, decision: &Decision, now_ms: u64) -> Option<Change> {
         let slot = *decision.hosts.first()?;
         let tokens = decision.uncached_tokens;
-        if decision.reason == Reason::Cold {
-            self.spread.placed(slot, self.fleet.hosts().len());
-        }
         if !matches!(decision.reason, Reason::Unread(_)) {
             self.uncached_tokens += GAIN * (tokens as f64 - self.uncached_tokens);
         }
@@ -181,6 +179,7 @@ impl Router {
             requests: 1,
             prefill_tokens: tokens as i64,
             sent_tokens: tokens as i64,
+            cold: i64::from(decision.reason == Reason::Cold),
         }))
     }
 
@@ -193,7 +192,7 @@ impl Router {
         let held = self.held.get_mut(&stream).filter(|held| held.prefill_tokens > 0)?;
         let more = tokens as i64 - held.prefill_tokens as i64;
         held.prefill_tokens = tokens;
-        Some(self.apply_change(Change { slot, requests: 0, prefill_tokens: more, sent_tokens: more }))
+        Some(self.apply_change(Change { slot, prefill_tokens: more, sent_tokens: more, ..Change::default() }))
     }
 
     fn bytes_a_token(&self, prompt: &Prompt) -> f64 {
@@ -216,7 +215,7 @@ impl Router {
 
     /// Remembers that a host was sent the prompt's positions from `from` on, and tells the other workers.
     /// With `full`, under both seeds. Answers how many positions are now remembered.
-    pub fn remember(&mut self, slot: Slot, prompt: &Prompt, from: usize, full: bool, cold: bool) -> usize {
+    pub fn remember(&mut self, slot: Slot, prompt: &Prompt, from: usize, full: bool) -> usize {
         let stamp = self.stamp(slot);
         let seeds = prompt.seeds();
         let mut blocks = Vec::new();
@@ -228,7 +227,7 @@ impl Router {
                 blocks.push(block);
             }
         }
-        self.outbox.note(&Placement { slot, stamp, cold, blocks });
+        self.outbox.note(&Placement { slot, stamp, blocks });
         prompt.positions().len()
     }
 
@@ -236,9 +235,6 @@ impl Router {
     pub fn hear(&mut self, placement: &Placement) {
         if self.fleet.host(placement.slot).is_none() {
             return;
-        }
-        if placement.cold {
-            self.spread.placed(placement.slot, self.fleet.hosts().len());
         }
         for &block in &placement.blocks {
             self.index.record(block, placement.slot, placement.stamp, &self.fleet);
@@ -255,10 +251,10 @@ impl Router {
             for (block, _) in keys(prompt, seeds.early, 0).chain(keys(prompt, seeds.full, 0)) {
                 self.index.withdraw(block, from);
             }
-            self.remember(to, prompt, 0, full, false);
+            self.remember(to, prompt, 0, full);
         }
-        let left = Change { slot: from, requests: -1, prefill_tokens: -tokens, sent_tokens: 0 };
-        let entered = Change { slot: to, requests: 1, prefill_tokens: tokens, sent_tokens: tokens };
+        let left = Change { slot: from, requests: -1, prefill_tokens: -tokens, ..Change::default() };
+        let entered = Change { slot: to, requests: 1, prefill_tokens: tokens, sent_tokens: tokens, cold: 0 };
         Some([self.apply_change(left), self.apply_change(entered)])
     }
 
@@ -288,7 +284,7 @@ impl Router {
             slot: held.slot,
             requests: -1,
             prefill_tokens: -(held.prefill_tokens as i64),
-            sent_tokens: 0,
+            ..Change::default()
         }))
     }
 
@@ -356,6 +352,7 @@ impl Router {
                 u32::try_from((i64::from(own.requests) + change.requests).max(0)).unwrap_or(u32::MAX);
             own.prefill_tokens = own.prefill_tokens.saturating_add_signed(change.prefill_tokens);
             own.sent_tokens = own.sent_tokens.saturating_add_signed(change.sent_tokens);
+            own.cold_placed = own.cold_placed.saturating_add_signed(change.cold);
         }
         change
     }

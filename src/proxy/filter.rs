@@ -373,11 +373,8 @@ impl Filter {
         if reading.remembered_full || decided.named.is_empty() {
             return;
         }
-        let first = reading.remembered == 0;
-        let cold = first && decided.reason == Reason::Cold;
         let mut worker = self.worker.borrow_mut();
-        reading.remembered =
-            worker.router.remember(decided.slot, &reading.prompt, reading.remembered, full, cold);
+        reading.remembered = worker.router.remember(decided.slot, &reading.prompt, reading.remembered, full);
         reading.remembered_full = full;
     }
 

@@ -189,6 +189,7 @@ struct SlotGauge {
     requests: Option<u32>,
     prefill_tokens: Option<u32>,
     sent_tokens: Option<u32>,
+    cold: Option<u32>,
     /// Sent tokens that Envoy has not been told of yet.
     pending_tokens: i64,
 }
@@ -200,6 +201,7 @@ impl SlotGauge {
             requests: host::define_metric(MetricKind::Gauge, &name("inflight_requests")),
             prefill_tokens: host::define_metric(MetricKind::Gauge, &name("inflight_prefill_tokens")),
             sent_tokens: host::define_metric(MetricKind::Counter, &name("sent_tokens_total")),
+            cold: host::define_metric(MetricKind::Counter, &name("cold_total")),
             pending_tokens: 0,
         }
     }
@@ -214,13 +216,16 @@ impl SlotGauges {
         Some(self.slots.get_mut(place)?.get_or_insert_with(|| SlotGauge::new(slot)))
     }
 
-    /// Applies what the router did: to the gauges at once, since other workers decide by them, to the counter at the
-    /// next [`SlotGauges::flush`].
+    /// Applies what the router did: at once where other workers decide by it, the tokens sent at the next
+    /// [`SlotGauges::flush`].
     pub fn apply(&mut self, change: Change) {
         let Some(gauge) = self.of(change.slot) else { return };
         gauge.pending_tokens += change.sent_tokens;
-        for (id, offset) in [(gauge.requests, change.requests), (gauge.prefill_tokens, change.prefill_tokens)]
-        {
+        for (id, offset) in [
+            (gauge.requests, change.requests),
+            (gauge.prefill_tokens, change.prefill_tokens),
+            (gauge.cold, change.cold),
+        ] {
             if let Some(id) = id.filter(|_| offset != 0) {
                 host::add_metric(id, offset);
             }
@@ -244,14 +249,17 @@ impl SlotGauges {
         InFlight { requests: read(gauge.requests), prefill_tokens: read(gauge.prefill_tokens) }
     }
 
-    /// Reads what is in flight on a host. A gauge below zero, a leak before it is found, reads as zero.
+    /// Reads what other workers may have changed since; three host calls. A gauge below zero, a leak before it is found, reads as zero.
     pub fn read_in_flight(&mut self, slot: Slot, own: &mut Own) {
         let InFlight { requests, prefill_tokens } = self.in_flight(slot);
         own.requests = u32::try_from(requests.max(0)).unwrap_or(u32::MAX);
         own.prefill_tokens = prefill_tokens.max(0) as u64;
+        if let Some(cold) = self.of(slot).and_then(|gauge| gauge.cold).and_then(host::metric) {
+            own.cold_placed = cold;
+        }
     }
 
-    /// Reads everything about a host; three host calls.
+    /// Reads everything about a host; four host calls.
     pub fn read(&mut self, slot: Slot, own: &mut Own) {
         self.read_in_flight(slot, own);
         let Some(gauge) = self.of(slot) else { return };

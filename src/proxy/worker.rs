@@ -25,7 +25,7 @@ const DEAD_AFTER_MS: u64 = 10_000;
 const WORKERS_HEARD_A_TICK: u64 = 32;
 
 /// Nanoseconds for which a reading of the gauges stays good, for each host. This worker's own requests are always
-/// counted at once; what a reading brings is the other workers'. Reading takes two calls a host, so that at most a
+/// counted at once; what a reading brings is the other workers'. Reading takes three calls a host, so that at most a
 /// hundredth of a worker goes into it, and a reading is never older than a tick.
 const GAUGES_GOOD_NS_PER_HOST: u64 = 250_000;
 

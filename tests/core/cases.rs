@@ -30,7 +30,7 @@ fn placed(hosts: usize, prompts: impl IntoIterator<Item = Prompt>) -> HashMap<St
         router.advance(&mut walk, &prompt, true);
         let decision = router.decide(&walk, &prompt, prompt.bytes(), 1_000);
         router.commit(stream as u32, &decision, 1_000);
-        router.remember(decision.hosts[0], &prompt, 0, true, true);
+        router.remember(decision.hosts[0], &prompt, 0, true);
         router.end(stream as u32);
         *count.entry(addresses(hosts)[usize::from(decision.hosts[0].0)].clone()).or_default() += 1;
     }

@@ -16,7 +16,7 @@ fn bulletin(worker: u64) -> Bulletin {
 
 fn placement(n: u64) -> Placement {
     let blocks = (0..5).map(|block| BlockHash(100 * n + block)).collect();
-    Placement { slot: Slot(n as u16), stamp: Stamp::at(64 * n), cold: n.is_multiple_of(2), blocks }
+    Placement { slot: Slot(n as u16), stamp: Stamp::at(64 * n), blocks }
 }
 
 fn read(inbox: &mut Inbox, value: &[u8]) -> Vec<Placement> {

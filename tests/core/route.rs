@@ -27,7 +27,7 @@ fn ask(router: &Router, prompt: &Prompt) -> Decision {
 fn send(router: &mut Router, stream: u32, prompt: &Prompt) -> Decision {
     let decision = ask(router, prompt);
     router.commit(stream, &decision, NOW_MS);
-    router.remember(decision.hosts[0], prompt, 0, true, decision.reason == Reason::Cold);
+    router.remember(decision.hosts[0], prompt, 0, true);
     decision
 }
 
@@ -82,7 +82,7 @@ fn a_prefix_that_every_host_holds_goes_to_one_of_them_when_there_is_no_load() {
     let shared = "the popular system prompt ".repeat(400);
     let question = |n: u32| read(Api::Chat, chat(&shared, &format!("question {n}")).as_bytes());
     for slot in 0..4 {
-        router.remember(Slot(slot), &question(1_000), 0, true, false);
+        router.remember(Slot(slot), &question(1_000), 0, true);
     }
     let mut homes = HashMap::new();
     for n in 0..50 {

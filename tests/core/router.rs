@@ -91,7 +91,7 @@ fn another_worker_knows_a_placement_after_one_reading() {
     // Where the other worker, knowing nothing, would not send it.
     let unexpected =
         (0..4).map(Slot).find(|slot| *slot != decide(&there, &prompt).hosts[0]).expect("four hosts");
-    here.remember(unexpected, &prompt, 0, true, true);
+    here.remember(unexpected, &prompt, 0, true);
     let value = here.publish(1, NOW_MS);
     Inbox::default().read(&value, |placement| there.hear(&placement));
     let decision = decide(&there, &prompt);
@@ -104,7 +104,7 @@ fn a_request_served_elsewhere_is_remembered_there() {
     let prompt = prompt(1);
     let decision = decide(&router, &prompt);
     router.commit(1, &decision, NOW_MS);
-    router.remember(decision.hosts[0], &prompt, 0, true, true);
+    router.remember(decision.hosts[0], &prompt, 0, true);
     let served = decision.hosts[1];
     router.moved(1, served, Some((&prompt, true)));
     router.end(1);
@@ -121,7 +121,7 @@ fn a_long_prompt_decided_by_its_head_is_found_by_its_head_and_by_all_of_it() {
     head.feed(&body.as_bytes()[..30_000]);
     let mut router = router(4);
     let whole = read(Api::Chat, body.as_bytes());
-    router.remember(Slot(3), &whole, 0, true, true);
+    router.remember(Slot(3), &whole, 0, true);
     let matched = |prompt: &Prompt, full: bool| {
         let mut walk = Walk::default();
         router.advance(&mut walk, prompt, full);
@@ -150,7 +150,7 @@ fn tools_are_a_prefix_of_their_own() {
         read(Api::Chat, body.as_bytes())
     };
     let mut router = router(4);
-    router.remember(Slot(2), &ask("one"), 0, true, true);
+    router.remember(Slot(2), &ask("one"), 0, true);
     let decision = decide(&router, &ask("another"));
     assert_eq!((decision.hosts[0], decision.reason), (Slot(2), Reason::Prefix));
     assert!(decision.matched_bytes > 4_000);
@@ -173,7 +173,7 @@ fn a_long_conversation_decided_by_its_head_stays_and_its_books_are_corrected() {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#);
     let whole = read(Api::Chat, body.as_bytes());
     let mut router = router(4);
-    router.remember(Slot(3), &whole, 0, true, true);
+    router.remember(Slot(3), &whole, 0, true);
     let mut prompt = Prompt::new(Api::Chat, &super::support::settings());
     let mut walk = Walk::default();
     prompt.feed(&body.as_bytes()[..30_720]);

@@ -49,7 +49,7 @@ fn main() {
     let prompts: Vec<Prompt> = (0..512).map(long_prompt).collect();
     measure("remember, 64 KiB prompt", "us", micros, "", || {
         n += 1;
-        router.remember(Slot((n % 64) as u16), &prompts[n % 512], 0, true, false);
+        router.remember(Slot((n % 64) as u16), &prompts[n % 512], 0, true);
     });
     let page = exposition();
     measure(&format!("exposition, {} KB", page.len() / 1_000), "us", micros, "", || {
@@ -154,7 +154,7 @@ fn busy_router(hosts: usize) -> Router {
     }
     router.apply(&snapshot);
     for slot in 0..4 {
-        router.remember(Slot(slot), &long_prompt(0), 0, true, false);
+        router.remember(Slot(slot), &long_prompt(0), 0, true);
     }
     router
 }
