@@ -34,3 +34,53 @@ fn step<const N: usize>(to: &mut [u8], from: &[u8], at: &mut usize) -> bool {
     *at += N;
     true
 }
+
+/// Bytes that are copied at once where few are to be copied.
+pub const WIDE: usize = 16;
+
+/// A few bytes kept in place; what does not fit is cut.
+#[derive(Debug)]
+pub struct Short<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Default for Short<N> {
+    fn default() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+}
+
+impl<const N: usize> Short<N> {
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// How many more fit.
+    pub fn room(&self) -> usize {
+        N - self.len
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    /// Appends the first `len` bytes of `more`, if sixteen can be copied.
+    #[inline]
+    pub fn push_wide(&mut self, more: &[u8], len: usize) -> bool {
+        let room = self.bytes.get_mut(self.len..).and_then(|room| room.first_chunk_mut::<WIDE>());
+        let (Some(room), Some(more)) = (room, more.first_chunk::<WIDE>()) else { return false };
+        *room = *more;
+        self.len += len;
+        true
+    }
+
+    /// Appends bytes; what does not fit is cut.
+    pub fn push(&mut self, more: &[u8]) {
+        let fits = more.len().min(self.room());
+        copy(self.bytes.get_mut(self.len..).unwrap_or(&mut []), more);
+        self.len += fits;
+    }
+}

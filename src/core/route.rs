@@ -271,7 +271,7 @@ impl Situation<'_> {
             let missing = (total - matched).max(0.0);
             let credit = if home == Some(host.slot) { self.foreign_share * CREDIT * missing } else { 0.0 };
             let uncached = (missing - credit).max(LEAST_UNCACHED);
-            candidates.push(Candidate { host, matched, cost_s: self.cost(host, uncached), rank: 0.0 });
+            candidates.push(self.candidate(host, matched, uncached));
         }
         let longest = candidates.iter().map(|candidate| candidate.matched).fold(0.0, f64::max);
         let anchor = if longest >= MOSTLY * total { ask.walk.deepest } else { ask.walk.first_absent };
@@ -295,17 +295,18 @@ impl Situation<'_> {
     /// Decides for a request whose prompt is not known and is taken to be `uncached_tokens` of work.
     pub fn route_unread(&self, why: Unread, uncached_tokens: f64) -> Decision {
         let uncached = uncached_tokens.max(LEAST_UNCACHED);
-        let candidate = |host| Candidate { host, matched: 0.0, cost_s: self.cost(host, uncached), rank: 0.0 };
-        let mut candidates: Vec<Candidate> = self.eligible().map(candidate).collect();
-        // Nothing to be true to: among equals the one that was given the least so far.
-        for candidate in &mut candidates {
-            candidate.rank = candidate.host.own.sent_tokens as f64;
-        }
+        let mut candidates: Vec<Candidate> =
+            self.eligible().map(|host| self.candidate(host, 0.0, uncached)).collect();
         let hosts = self.order(&mut candidates, None);
         if hosts.is_empty() {
             return self.nowhere();
         }
         Decision { hosts, reason: Reason::Unread(why), matched_bytes: 0, uncached_tokens: uncached as u64 }
+    }
+
+    /// A host with its cost. Where there is no block to go by, the one that was given the least so far goes first.
+    fn candidate<'a>(&self, host: &'a Host, matched: f64, uncached: f64) -> Candidate<'a> {
+        Candidate { host, matched, cost_s: self.cost(host, uncached), rank: host.own.sent_tokens as f64 }
     }
 
     fn nowhere(&self) -> Decision {

@@ -3,12 +3,14 @@
 //! Whatever fails on the way, the request goes on by Envoy's own policy. Nothing of the body is changed,
 //! and nothing of an answer is held back.
 
+use super::decided::{carry_out, Decided};
 use super::host::{self, Buffer, Headers};
+use super::reading::Reading;
 use super::worker::{now_ms, Worker};
 use crate::core::config::Config;
 use crate::core::fleet::Slot;
-use crate::core::prompt::{classify, Api, Method, Prompt, Unread};
-use crate::core::route::{Decision, Reason, Walk};
+use crate::core::prompt::{classify, Api, Method, Unread};
+use crate::core::route::Decision;
 use crate::core::usage::Tail;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
@@ -23,10 +25,6 @@ const SLICE: usize = 64 << 10;
 /// a slice costs more than the scan of a step.
 const STEP: usize = 4 << 10;
 
-/// The longest prompt that a `content-length` is believed to announce, as a multiple of what is hashed. It
-/// bounds what a false one can add to a host's books.
-const BELIEVED: u64 = 4;
-
 /// Prefix of our own headers.
 const OWN_HEADERS: &[u8] = b"x-kvroute-";
 
@@ -40,33 +38,6 @@ pub struct Filter {
     /// When that was, in milliseconds of the wall clock.
     decided_ms: u64,
     response: Response,
-}
-
-/// A body on its way through the scanner.
-struct Reading {
-    prompt: Prompt,
-    walk: Walk,
-    /// Body bytes that were fed.
-    fed: usize,
-    /// `content-length`, if it is known.
-    length: Option<u64>,
-    /// Whether the body has ended.
-    ended: bool,
-    /// Positions that the index knows, and whether under the full seed too.
-    remembered: usize,
-    remembered_full: bool,
-}
-
-/// What was decided, once it was.
-struct Decided {
-    /// The host that has the request: the first named, or the one that served in its place.
-    slot: Slot,
-    /// All that were named, in order.
-    named: Vec<Slot>,
-    address: String,
-    reason: Reason,
-    matched_bytes: u64,
-    prompt_bytes: u64,
 }
 
 /// What has been seen of the answer.
@@ -91,15 +62,7 @@ impl HttpContext for Filter {
             Ok(_) => return self.pass(Unread::NotHeld, head.has_body),
             Err(why) => return self.pass(why, head.has_body),
         };
-        self.reading = Some(Reading {
-            prompt: Prompt::new(api, &self.config.prompt),
-            walk: Walk::default(),
-            fed: 0,
-            length: head.length,
-            ended: false,
-            remembered: 0,
-            remembered_full: false,
-        });
+        self.reading = Some(Reading::new(api, head.length, &self.config.prompt));
         self.worker.borrow_mut().held(self.stream);
         Action::Pause
     }
@@ -280,15 +243,11 @@ impl Filter {
         }
     }
 
-    /// Whether nothing that may still come can change the answer: nobody holds the prompt any deeper, and
-    /// its length is known.
+    /// Walks on, and answers whether the decision is certain by now.
     fn is_settled(&mut self) -> bool {
-        let Some(reading) = &mut self.reading else {
-            return false;
-        };
-        let worker = self.worker.borrow();
-        worker.router.advance(&mut reading.walk, &reading.prompt, false);
-        reading.length.is_some() && reading.walk.has_fallen_off()
+        let Some(reading) = &mut self.reading else { return false };
+        self.worker.borrow().router.advance(&mut reading.walk, &reading.prompt, false);
+        reading.is_settled()
     }
 
     /// The body has ended: what is held is decided, and the prompt is remembered to its end.
@@ -331,7 +290,7 @@ impl Filter {
             return;
         };
         let full = reading.is_full();
-        let bytes = reading.prompt_bytes(self.config.prompt.max_bytes as u64 * BELIEVED);
+        let bytes = reading.prompt_bytes();
         let decision = {
             let mut worker = self.worker.borrow_mut();
             worker.router.advance(&mut reading.walk, &reading.prompt, full);
@@ -350,7 +309,6 @@ impl Filter {
         let mut worker = self.worker.borrow_mut();
         worker.not_held(self.stream);
         let decided = carry_out(self.stream, decision, prompt_bytes, &self.config, &mut worker, now_ms);
-        publish_decision(&decided);
         self.decided = Some(decided);
         self.decided_ms = now_ms;
     }
@@ -458,77 +416,4 @@ impl Filter {
             worker.stats.predicted_cached_tokens.add(predicted as u64);
         }
     }
-}
-
-impl Reading {
-    /// Whether all that tells this prompt from others has been read.
-    fn is_full(&self) -> bool {
-        self.ended || self.prompt.is_read()
-    }
-
-    /// The prompt's length in bytes: read, or announced. Announced is the whole of the rest, most of which
-    /// is prompt in any body long enough to be decided early.
-    fn prompt_bytes(&self, most: u64) -> u64 {
-        let read = self.prompt.bytes();
-        if self.is_full() {
-            return read;
-        }
-        let rest = self.length.map_or(0, |length| length.saturating_sub(self.fed as u64));
-        read.saturating_add(rest).min(most.max(read))
-    }
-}
-
-/// Sets the destination header and commits.
-fn carry_out(
-    stream: u32,
-    decision: &Decision,
-    prompt_bytes: u64,
-    config: &Config,
-    worker: &mut Worker,
-    now_ms: u64,
-) -> Decided {
-    worker.stats.decided(decision.reason);
-    let fleet = worker.router.fleet();
-    let addresses: Vec<&str> =
-        decision.hosts.iter().filter_map(|slot| Some(fleet.host(*slot)?.address.as_str())).collect();
-    let address = addresses.first().map(|address| (*address).to_owned());
-    let set = !addresses.is_empty()
-        && host::set_header(Headers::Request, &config.destination_header, &addresses.join(","));
-    let decided = Decided {
-        slot: decision.hosts.first().copied().unwrap_or_default(),
-        named: if set { decision.hosts.clone() } else { Vec::new() },
-        address: address.unwrap_or_default(),
-        reason: decision.reason,
-        matched_bytes: decision.matched_bytes,
-        prompt_bytes,
-    };
-    if set {
-        let change = worker.router.commit(stream, decision, now_ms);
-        worker.apply(change);
-    }
-    decided
-}
-
-/// Puts the decision into filter state, for access logs.
-fn publish_decision(decided: &Decided) {
-    host::set_property("kvroute.host", &decided.address);
-    host::set_property("kvroute.reason", decided.reason.as_str());
-    host::set_property("kvroute.matched", &decided.matched_bytes.to_string());
-    host::set_property("kvroute.prompt_bytes", &decided.prompt_bytes.to_string());
-}
-
-/// Resumes a request whose headers are held and whose body does not come. Runs at a tick, outside the
-/// stream's own callbacks.
-pub fn rescue(stream: u32, config: &Config, worker: &Rc<RefCell<Worker>>) {
-    if !host::act_for(stream) {
-        return;
-    }
-    let now_ms = now_ms();
-    {
-        let mut worker = worker.borrow_mut();
-        worker.stats.rescued.add(1);
-        let decision = worker.router.decide_unread(Unread::NotHeld, true, now_ms);
-        carry_out(stream, &decision, 0, config, &mut worker, now_ms);
-    }
-    host::resume_request();
 }

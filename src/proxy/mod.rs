@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | how is a configuration loaded, and what happens at a tick? | `root` |
 //! | what happens to one request? | `filter` |
+//! | how far has a body been read? | `reading` |
+//! | how is a decision carried out? | `decided` |
 //! | how are the engines polled? | `poller` |
 //! | what does this VM know of a cluster? | `worker` |
 //! | what lies in shared data, under which keys? | `shared` |
@@ -16,9 +18,11 @@
 //! that worker. `host` declares the same imports with plain status codes and answers `Option`s and
 //! `bool`s; nothing outside it talks to Envoy.
 
+mod decided;
 mod filter;
 mod host;
 mod poller;
+mod reading;
 mod root;
 mod shared;
 mod stats;

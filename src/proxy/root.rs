@@ -4,6 +4,7 @@
 //! thread. Roots of an old configuration go on ticking while their streams end; they share the VM's
 //! [`Worker`] and leave polling to newer ones.
 
+use super::decided::rescue;
 use super::filter::Filter;
 use super::host::{self, Buffer};
 use super::poller::Poller;
@@ -61,7 +62,7 @@ impl RootContext for Root {
             worker.stuck(now_ms)
         };
         for stream in stuck {
-            super::filter::rescue(stream, config, worker);
+            rescue(stream, config, worker);
         }
     }
 

@@ -265,6 +265,24 @@ fn when_every_host_fails_all_are_named() {
 }
 
 #[test]
+fn prompts_of_which_no_block_has_come_yet_spread_too() {
+    // A head full of other things: the decision is due before the prompt begins.
+    let mut prompt = Prompt::new(Api::Chat, &super::support::settings());
+    prompt.feed(format!(r#"{{"metadata":"{}""#, "x".repeat(30_000)).as_bytes());
+    let mut router = router(4);
+    let mut share = [0; 4];
+    for n in 0..80 {
+        let mut walk = Walk::default();
+        router.advance(&mut walk, &prompt, false);
+        let decision = router.decide(&walk, &prompt, 40_000, NOW_MS);
+        share[usize::from(decision.hosts[0].0)] += 1;
+        router.commit(n, &decision, NOW_MS);
+        router.end(n);
+    }
+    assert!(share.iter().all(|&count| (15..=25).contains(&count)), "{share:?}");
+}
+
+#[test]
 fn without_hosts_nothing_is_named() {
     let router = Router::new(&config(1));
     assert_eq!((ask(&router, &prompt(1)).reason, ask(&router, &prompt(1)).hosts), (Reason::NoHosts, vec![]));

@@ -5,9 +5,10 @@
 //! the framed text is alike: content as a string, or as parts of type text; `null`, `""` and absent.
 
 use super::json::{Container, Sink};
+use super::role::Role;
+use super::text::Text;
 use super::{Api, Position, Seeds};
-use crate::core::blocks::{BlockHash, Blocks};
-use crate::core::bytes::copy;
+use crate::core::blocks::Blocks;
 use crate::core::config;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -116,11 +117,11 @@ impl Fields {
     }
 
     pub(super) fn positions(&self) -> &[Position] {
-        &self.text.positions
+        self.text.positions()
     }
 
     pub(super) fn text_bytes(&self) -> u64 {
-        self.text.bytes
+        self.text.bytes()
     }
 
     pub(super) fn tools_bytes(&self) -> u64 {
@@ -243,7 +244,7 @@ impl Fields {
     }
 
     fn push_role(&mut self, mark: u8) {
-        self.text.push(self.role.framed(mark));
+        self.text.push(self.role.framed(mark, frame::CONTENT));
     }
 
     /// Writes a piece of a field or of the tools.
@@ -376,87 +377,6 @@ impl Sink for Fields {
     }
 }
 
-/// A message's role, kept between the two bytes that frame it.
-#[derive(Debug, Default)]
-struct Role {
-    framed: [u8; 32],
-    len: usize,
-}
-
-impl Role {
-    /// The longest role that is told apart; real ones are under 16 bytes.
-    const MAX: usize = 30;
-
-    fn clear(&mut self) {
-        self.len = 0;
-    }
-
-    fn push(&mut self, piece: &[u8]) {
-        copy(self.framed.get_mut(1 + self.len..=Self::MAX).unwrap_or(&mut []), piece);
-        self.len = (self.len + piece.len()).min(Self::MAX);
-    }
-
-    /// The role behind `mark`, with the mark of the content behind it.
-    fn framed(&mut self, mark: u8) -> &[u8] {
-        let end = self.len + 1;
-        if let Some(last) = self.framed.get_mut(end) {
-            *last = frame::CONTENT;
-        }
-        if let Some(first) = self.framed.first_mut() {
-            *first = mark;
-        }
-        self.framed.get(..=end).unwrap_or(&[])
-    }
-}
-
-/// The prompt's text on its way into blocks, and the positions on the ladder of depths.
-#[derive(Debug)]
-struct Text {
-    blocks: Blocks,
-    block_bytes: u64,
-    max_bytes: u64,
-    /// All text, including what lies beyond `max_bytes` and is not hashed.
-    bytes: u64,
-    depth: u64,
-    next_depth: u64,
-    positions: Vec<Position>,
-}
-
-impl Text {
-    fn new(settings: &config::Prompt) -> Self {
-        Self {
-            blocks: Blocks::new(settings.block_bytes),
-            block_bytes: settings.block_bytes as u64,
-            max_bytes: settings.max_bytes as u64,
-            bytes: 0,
-            depth: 0,
-            next_depth: 1,
-            positions: Vec::new(),
-        }
-    }
-
-    fn push(&mut self, text: &[u8]) {
-        let room = usize::try_from(self.max_bytes.saturating_sub(self.bytes)).unwrap_or(usize::MAX);
-        self.bytes += text.len() as u64;
-        let Self { blocks, block_bytes, depth, next_depth, positions, .. } = self;
-        blocks.push(text.get(..room).unwrap_or(text), |hash| {
-            *depth += 1;
-            if *depth == *next_depth {
-                *next_depth = deeper(*depth);
-                positions.push(Position { bytes: *depth * *block_bytes, hash });
-            }
-        });
-    }
-
-    fn finish(&mut self) {
-        let bytes = self.blocks.bytes();
-        let reached = self.positions.last().map_or(0, |position| position.bytes);
-        if let Some(hash) = self.blocks.tail().filter(|_| bytes > reached) {
-            self.positions.push(Position { bytes, hash: tail_mark(hash) });
-        }
-    }
-}
-
 /// The value of decimal digits, if they fit.
 fn whole_number(digits: &[u8]) -> Option<u32> {
     let add = |value: u32, digit: &u8| match digit {
@@ -464,14 +384,4 @@ fn whole_number(digits: &[u8]) -> Option<u32> {
         _ => None,
     };
     digits.iter().try_fold(0, add)
-}
-
-/// The next depth on the ladder, in blocks.
-fn deeper(depth: u64) -> u64 {
-    (depth + 1).max(depth + depth / 4)
-}
-
-/// A tail is met only by an equal prompt, never by a block in the middle of a longer one.
-fn tail_mark(hash: BlockHash) -> BlockHash {
-    hash.under(0x7461_696C)
 }

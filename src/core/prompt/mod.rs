@@ -17,6 +17,8 @@
 mod api;
 mod fields;
 pub mod json;
+mod role;
+mod text;
 
 pub use api::{classify, Api, Method};
 

@@ -1,0 +1,65 @@
+//! How far has a request's body been read, and what is known of its prompt?
+
+use crate::core::config;
+use crate::core::prompt::{Api, Prompt};
+use crate::core::route::Walk;
+
+/// The longest prompt that a `content-length` is believed to announce, as a multiple of what is hashed. It
+/// bounds what a false one can add to a host's books.
+const BELIEVED: u64 = 4;
+
+/// A body on its way through the scanner.
+pub struct Reading {
+    /// What it says.
+    pub prompt: Prompt,
+    /// Who holds how much of it.
+    pub walk: Walk,
+    /// Body bytes that were fed.
+    pub fed: usize,
+    /// Whether the body has ended.
+    pub ended: bool,
+    /// Positions that the index knows.
+    pub remembered: usize,
+    /// Whether it knows them under the full seed too.
+    pub remembered_full: bool,
+    length: Option<u64>,
+    most_bytes: u64,
+}
+
+impl Reading {
+    /// The beginning of a body, with its `content-length` if it is known.
+    pub fn new(api: Api, length: Option<u64>, settings: &config::Prompt) -> Self {
+        Self {
+            prompt: Prompt::new(api, settings),
+            walk: Walk::default(),
+            fed: 0,
+            ended: false,
+            remembered: 0,
+            remembered_full: false,
+            length,
+            most_bytes: settings.max_bytes as u64 * BELIEVED,
+        }
+    }
+
+    /// Whether all that tells this prompt from others has been read.
+    pub fn is_full(&self) -> bool {
+        self.ended || self.prompt.is_read()
+    }
+
+    /// Whether nothing that may still come can change the decision: nobody holds the prompt any deeper, and its
+    /// length is known.
+    pub fn is_settled(&self) -> bool {
+        self.length.is_some() && self.walk.has_fallen_off()
+    }
+
+    /// The prompt's length in bytes: read, or announced. Announced is the whole of the rest, most of which
+    /// is prompt in any body long enough to be decided early.
+    pub fn prompt_bytes(&self) -> u64 {
+        let read = self.prompt.bytes();
+        if self.is_full() {
+            return read;
+        }
+        let rest = self.length.map_or(0, |length| length.saturating_sub(self.fed as u64));
+        read.saturating_add(rest).min(self.most_bytes.max(read))
+    }
+}
