@@ -45,7 +45,8 @@ pub struct Polled {
     pub prompt_tokens: f64,
     /// When its process started, seconds of the wall clock; 0 if it did not say.
     pub started_s: f64,
-    /// [`Own`] requests at that moment.
+    /// Requests of this proxy that the answer may include: a request that ended while it was on its way must not
+    /// be taken for somebody else's until the next poll.
     pub own_requests: u32,
     /// [`Own`] tokens sent at that moment.
     pub own_sent_tokens: u64,
@@ -57,7 +58,9 @@ impl Polled {
     /// The state after a poll that was answered. Pure, so that whoever leads next goes on from the
     /// snapshot. An answer that does not tell both running and waiting requests is a failed poll: half of a
     /// load is not a load.
-    pub fn after(&self, sample: &EngineSample, own: &Own, now_ms: u64) -> Self {
+    ///
+    /// `asked` is what this proxy had on the host when the poll was sent, `own` what it has now.
+    pub fn after(&self, sample: &EngineSample, asked: &Own, own: &Own, now_ms: u64) -> Self {
         let (Some(running), Some(waiting)) = (sample.running, sample.waiting) else {
             return self.after_failure();
         };
@@ -83,7 +86,7 @@ impl Polled {
             counted_tokens,
             prompt_tokens,
             started_s,
-            own_requests: own.requests,
+            own_requests: asked.requests.saturating_add(own.begun.saturating_sub(asked.begun) as u32),
             own_sent_tokens: own.sent_tokens,
             failures: 0,
         }
@@ -123,6 +126,8 @@ fn capacity_or_default(tokens: u64) -> u64 {
 pub struct Own {
     /// Requests in flight.
     pub requests: u32,
+    /// Requests ever begun; only differences matter.
+    pub begun: u64,
     /// Uncached prompt tokens of requests without a first byte yet.
     pub prefill_tokens: u64,
     /// Uncached prompt tokens ever sent; only differences matter.

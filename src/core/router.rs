@@ -350,6 +350,7 @@ impl Router {
             let own = &mut host.own;
             own.requests =
                 u32::try_from((i64::from(own.requests) + change.requests).max(0)).unwrap_or(u32::MAX);
+            own.begun = own.begun.saturating_add_signed(change.requests.max(0));
             own.prefill_tokens = own.prefill_tokens.saturating_add_signed(change.prefill_tokens);
             own.sent_tokens = own.sent_tokens.saturating_add_signed(change.sent_tokens);
             own.cold_placed = own.cold_placed.saturating_add_signed(change.cold);

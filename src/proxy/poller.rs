@@ -12,7 +12,7 @@ use super::shared::Lease;
 use super::stats::PollFailure;
 use super::worker::Worker;
 use crate::core::config::Config;
-use crate::core::fleet::{Polled, Slot};
+use crate::core::fleet::{Own, Polled, Slot};
 use crate::core::scrape::engine::MAX_BODY_BYTES;
 use crate::core::scrape::{read_engine, EngineSample};
 use crate::core::snapshot::Snapshot;
@@ -42,6 +42,8 @@ struct Leading {
     /// Whether the snapshot has news.
     news: bool,
     under_way: Vec<Call>,
+    /// What this proxy had on each host at the last tick.
+    own: Vec<(Slot, Own)>,
     /// The round in which each host was polled last.
     rounds: Vec<(Slot, u64)>,
 }
@@ -52,6 +54,9 @@ struct Call {
     token: u32,
     slot: Slot,
     address: String,
+    /// What this proxy had on the host a tick before it was sent: engines count a request that has ended until
+    /// their next step.
+    own: Own,
 }
 
 impl Poller {
@@ -73,6 +78,7 @@ impl Poller {
         });
         worker.audit(now_ms);
         leading.poll_due(worker, config, now_ms);
+        leading.own = worker.router.fleet().hosts().iter().map(|host| (host.slot, host.own)).collect();
         if std::mem::take(&mut leading.news) {
             leading.snapshot.retain(worker.router.fleet());
             worker.shared.publish_snapshot(&leading.snapshot);
@@ -119,12 +125,11 @@ impl Poller {
             return;
         };
         let call = leading.under_way.swap_remove(place);
-        let mut own = worker.router.fleet().host(call.slot).map(|host| host.own).unwrap_or_default();
-        worker.read_gauges_of(call.slot, &mut own);
+        let own = worker.own(call.slot);
         match outcome(body_size) {
             Ok(sample) => {
                 worker.stats.polls_ok.add(1);
-                let polled = leading.known(&call).after(&sample, &own, now_ms);
+                let polled = leading.known(&call).after(&sample, &call.own, &own, now_ms);
                 leading.snapshot.weigh_foreign(&polled);
                 leading.learned(&call, polled);
             }
@@ -171,11 +176,15 @@ impl Leading {
             ("accept", "text/plain"),
             ("user-agent", "kvroute"),
         ];
+        let earlier = self.own.iter().find(|(there, _)| *there == slot).map(|(_, own)| *own);
+        let own = earlier.unwrap_or_else(|| worker.own(slot));
         let timeout = Duration::from_millis(config.poll.timeout_ms);
         // The one call that goes through the SDK: its dispatcher must know the token.
         match proxy_wasm::hostcalls::dispatch_http_call(&config.cluster, headers, None, Vec::new(), timeout) {
-            Ok(token) => self.under_way.push(Call { token, slot, address }),
-            Err(_) => self.failed(worker, config, &Call { token: 0, slot, address }, PollFailure::Refused),
+            Ok(token) => self.under_way.push(Call { token, slot, address, own }),
+            Err(_) => {
+                self.failed(worker, config, &Call { token: 0, slot, address, own }, PollFailure::Refused)
+            }
         }
     }
 

@@ -187,6 +187,7 @@ pub struct SlotGauges {
 #[derive(Debug, Clone)]
 struct SlotGauge {
     requests: Option<u32>,
+    begun: Option<u32>,
     prefill_tokens: Option<u32>,
     sent_tokens: Option<u32>,
     cold: Option<u32>,
@@ -199,6 +200,7 @@ impl SlotGauge {
         let name = |what: &str| format!("kvroute_slot_{}_{what}", slot.0);
         Self {
             requests: host::define_metric(MetricKind::Gauge, &name("inflight_requests")),
+            begun: host::define_metric(MetricKind::Counter, &name("requests_total")),
             prefill_tokens: host::define_metric(MetricKind::Gauge, &name("inflight_prefill_tokens")),
             sent_tokens: host::define_metric(MetricKind::Counter, &name("sent_tokens_total")),
             cold: host::define_metric(MetricKind::Counter, &name("cold_total")),
@@ -223,6 +225,7 @@ impl SlotGauges {
         gauge.pending_tokens += change.sent_tokens;
         for (id, offset) in [
             (gauge.requests, change.requests),
+            (gauge.begun, change.requests.max(0)),
             (gauge.prefill_tokens, change.prefill_tokens),
             (gauge.cold, change.cold),
         ] {
@@ -259,10 +262,13 @@ impl SlotGauges {
         }
     }
 
-    /// Reads everything about a host; four host calls.
+    /// Reads everything about a host; five host calls.
     pub fn read(&mut self, slot: Slot, own: &mut Own) {
         self.read_in_flight(slot, own);
         let Some(gauge) = self.of(slot) else { return };
+        if let Some(begun) = gauge.begun.and_then(host::metric) {
+            own.begun = begun;
+        }
         if let Some(tokens) = gauge.sent_tokens.and_then(host::metric) {
             own.sent_tokens = tokens.saturating_add_signed(gauge.pending_tokens);
         }

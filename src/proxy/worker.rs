@@ -146,9 +146,11 @@ impl Worker {
         }
     }
 
-    /// Reads one host's gauges.
-    pub fn read_gauges_of(&mut self, slot: Slot, own: &mut Own) {
-        self.gauges.read(slot, own);
+    /// What all workers together have on a host, at this moment.
+    pub fn own(&mut self, slot: Slot) -> Own {
+        let mut own = self.router.fleet().host(slot).map(|host| host.own).unwrap_or_default();
+        self.gauges.read(slot, &mut own);
+        own
     }
 
     fn read_gauges(&mut self) {
