@@ -5,7 +5,7 @@
 //! only where its whole prefix was.
 //!
 //! xxh3 because it is the fastest good hash in V8. Not chained by its seed: with a seed it derives 192 bytes
-//! of secret for every input over 240 bytes, which costs as much as hashing a block of 256.
+//! of secret anew for every input over 240 bytes, nearly as many as a block has.
 
 use super::bytes::copy;
 use xxhash_rust::xxh3::xxh3_64;

@@ -17,8 +17,8 @@ use super::scrape::EngineSample;
 pub struct Slot(pub u16);
 
 /// Tokens that a KV cache is taken to hold while its engine has not said: about what an 8B model leaves
-/// free on an 80 GB GPU. Too small forgets prefixes that are there, too large believes in evicted ones;
-/// replay finds the error of either within a factor of two small.
+/// free on an 80 GB GPU. Rather too large than too small: by the routing study, 0.7 times the truth costs a quarter
+/// of the mean TTFT at load 0.9, 1.5 times the truth nothing.
 pub const DEFAULT_CAPACITY_TOKENS: u64 = 400_000;
 
 /// What an engine said when it was last polled, and what this proxy had on it then.

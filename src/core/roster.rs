@@ -35,10 +35,10 @@ impl Roster {
         changed
     }
 
-    /// The slots of `hosts`, in their order.
-    pub fn slots(&self, hosts: &[String]) -> Vec<(String, Slot)> {
-        let slot = |host: &String| self.addresses.iter().position(|address| address == host);
-        hosts.iter().filter_map(|host| Some((host.clone(), Slot(slot(host)? as u16)))).collect()
+    /// The slot of a host that was admitted.
+    pub fn slot(&self, host: &str) -> Option<Slot> {
+        let place = self.addresses.iter().position(|address| address == host)?;
+        Some(Slot(place as u16))
     }
 
     /// The value for shared data.

@@ -15,11 +15,11 @@ pub struct Decided {
     pub slot: Slot,
     /// All that were named, in order.
     pub named: Vec<Slot>,
-    /// Its address.
+    /// The address of `slot`.
     pub address: String,
-    /// Why it was the first.
+    /// Why the first named was the first.
     pub reason: Reason,
-    /// Prompt bytes that it was believed to hold.
+    /// Prompt bytes that the first named was believed to hold.
     pub matched_bytes: u64,
     /// Prompt bytes, read or announced.
     pub prompt_bytes: u64,

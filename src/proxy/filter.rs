@@ -8,7 +8,6 @@ use super::host::{self, Buffer, Headers};
 use super::reading::Reading;
 use super::worker::{now_ms, Worker};
 use crate::core::config::Config;
-use crate::core::fleet::Slot;
 use crate::core::prompt::{classify, Api, Method, Unread};
 use crate::core::route::Decision;
 use crate::core::usage::Tail;
@@ -350,10 +349,10 @@ impl Filter {
             if address != decided.address {
                 worker.stats.moved.add(1);
                 // Those that were named before it have been tried.
-                let tried = decided.named.iter().take_while(|named| Some(**named) != slot);
-                let tried: Vec<Slot> = tried.copied().collect();
                 let now_ms = Some(now_ms());
-                tried.into_iter().for_each(|tried| worker.router.outcome(tried, now_ms));
+                for tried in decided.named.iter().take_while(|named| Some(**named) != slot) {
+                    worker.router.outcome(*tried, now_ms);
+                }
                 if let Some(slot) = slot {
                     let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_full()));
                     let changes = worker.router.moved(self.stream, slot, prompt);

@@ -1,6 +1,6 @@
 //! Which metrics are there? Every name that is ever defined is defined here.
 //!
-//! Envoy never forgets a metric, so their number is bounded: a fixed list, and three for each host slot
+//! Envoy never forgets a metric, so their number is bounded: a fixed list, and five for each host slot
 //! ([`crate::core::config::MAX_HOSTS`] at most). A name is the same metric in every worker.
 
 use super::host::{self, MetricKind};

@@ -116,14 +116,12 @@ impl Worker {
     }
 
     fn configure(&mut self, config: &Config) {
-        let named = |host: &String| format!("{}|{host}", config.cluster);
-        let names: Vec<String> = config.hosts.iter().map(named).collect();
-        let slots = Shared::admit(&names).slots(&names);
-        let own_name = |(name, slot): (String, Slot)| {
-            let address = name.split_once('|').map_or(name.as_str(), |(_, address)| address);
-            (address.to_owned(), slot)
-        };
-        let hosts: Vec<(String, Slot)> = slots.into_iter().map(own_name).collect();
+        let names: Vec<String> =
+            config.hosts.iter().map(|host| format!("{}|{host}", config.cluster)).collect();
+        let roster = Shared::admit(&names);
+        let hosts: Vec<(String, Slot)> = (config.hosts.iter().zip(&names))
+            .filter_map(|(host, name)| Some((host.clone(), roster.slot(name)?)))
+            .collect();
         self.router.configure(config, &hosts);
         self.read_gauges();
     }
@@ -200,19 +198,26 @@ impl Worker {
     fn hear(&mut self, now_ms: u64) {
         self.books = self.router.holdings();
         let mut n = 0;
-        while let Some((value, _)) = self.shared.worker(n) {
-            if self.inboxes.len() <= n {
-                self.inboxes.push(Inbox::default());
-            }
-            if let Some(inbox) = self.inboxes.get_mut(n).filter(|_| self.number != Some(n)) {
-                let router = &mut self.router;
-                let bulletin = inbox.read(&value, |placement| router.hear(&placement));
-                let alive = |bulletin: &Bulletin| now_ms.saturating_sub(bulletin.at_ms) < DEAD_AFTER_MS;
-                self.books.extend(bulletin.filter(alive).into_iter().flat_map(|bulletin| bulletin.holdings));
+        loop {
+            // What this one wrote it knows.
+            if self.number != Some(n) {
+                let Some((value, _)) = self.shared.worker(n) else { break };
+                self.hear_worker(n, &value, now_ms);
             }
             n += 1;
         }
         self.hear_every = 1 + n as u64 / WORKERS_HEARD_A_TICK;
+    }
+
+    fn hear_worker(&mut self, n: usize, value: &[u8], now_ms: u64) {
+        if self.inboxes.len() <= n {
+            self.inboxes.resize_with(n + 1, Inbox::default);
+        }
+        let Some(inbox) = self.inboxes.get_mut(n) else { return };
+        let router = &mut self.router;
+        let bulletin = inbox.read(value, |placement| router.hear(&placement));
+        let alive = |bulletin: &Bulletin| now_ms.saturating_sub(bulletin.at_ms) < DEAD_AFTER_MS;
+        self.books.extend(bulletin.filter(alive).into_iter().flat_map(|bulletin| bulletin.holdings));
     }
 
     /// Compares the gauges with the books of all workers, and corrects what has leaked. Only the leader does.
