@@ -4,7 +4,7 @@
 //! the host still holds, `u` that it must prefill, `b` requests and `q` uncached tokens before it:
 //!
 //! ```text
-//! cost = (q + ALPHA u + KAPPA u b) / RATE  +  DECODE b        seconds
+//! cost = (q + prefill_weight u + batch_slowdown u b) / rate  +  decode b        seconds
 //! ```
 //!
 //! The least cost wins. That is the whole load penalty: it is weighed for each request and each host,
@@ -20,41 +20,15 @@
 //! that a prefix that had spread under load contracts when the load is gone.
 
 use super::blocks::BlockHash;
+use super::config::Routing;
 use super::fleet::{Fleet, Host, Slot};
 use super::index::{Index, Liveness, HOLDERS};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::Unread;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Weight of a request's own uncached tokens: they delay what arrives next and evict others' blocks, so
-/// counting them once routes too selfishly. (Replay at load 0.9: 1.21 with 1, 1.19 with 2, 1.23 with 4.)
-const ALPHA: f64 = 2.0;
-
-/// How much each request in the batch is slowed by a prefill, as a share of it. Indispensable: 0 more
-/// than doubles the mean TTFT at load 0.9.
-const KAPPA: f64 = 0.2;
-
-/// Seconds that one more sequence in the batch costs: 250 tokens of 0.4 ms, weighed by 0.3.
-const DECODE_S: f64 = 0.03;
-
-/// Prefill tokens a second. A common factor hardly matters (half and double cost 1 %).
-const RATE: f64 = 18_000.0;
-
 /// The least that counts as uncached: the engine computes at least the last block anew.
 const LEAST_UNCACHED: f64 = 16.0;
-
-/// Hosts within this share of the least cost, and this many seconds, are as good as the best.
-const TIE_SHARE: f64 = 0.10;
-/// See [`TIE_SHARE`].
-const TIE_S: f64 = 0.005;
-
-/// How much of the uncached tokens a prompt's rendezvous home is forgiven when all load is foreign.
-const CREDIT: f64 = 0.9;
-
-/// A host that holds all of a prompt that has been read is taken to hold this share of what has not: it mostly is
-/// a conversation's next turn. Without it, a long prompt that is decided by its head looks nearly as cold on the
-/// host that has it as anywhere else. The books are corrected once the rest has been read.
-const UNSEEN_HELD: f64 = 0.75;
 
 /// The share of a prompt that must be cached for its deepest cached block to be its anchor.
 const MOSTLY: f64 = 0.5;
@@ -81,6 +55,18 @@ pub struct Decision {
     pub matched_bytes: u64,
     /// Tokens that the first must prefill, as far as is known.
     pub uncached_tokens: u64,
+    /// What the first costs and saves against the host that holds the most.
+    pub regret: Regret,
+}
+
+/// What a decision forgoes of the cache, and what it gains by that, against going where most of the prompt is
+/// held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Regret {
+    /// Prompt tokens that the best holder has and the chosen host has not.
+    pub forgone_tokens: u64,
+    /// Milliseconds of standing behind others that are avoided.
+    pub avoided_ms: u64,
 }
 
 /// Why a host was chosen; the label in metrics, headers and logs.
@@ -181,12 +167,13 @@ impl Walk {
         self.first_absent.is_some()
     }
 
-    /// Bytes of a prompt of `total` bytes that `slot` is taken to hold, the part not read yet included.
-    pub fn expected(&self, slot: Slot, total: u64) -> f64 {
+    /// Bytes of a prompt of `total` bytes that `slot` is taken to hold: of the part not read yet `unread_share`, if
+    /// it holds all that was read.
+    pub fn expected(&self, slot: Slot, total: u64, unread_share: f64) -> f64 {
         let matched = self.matched(slot);
         let unseen = total.saturating_sub(self.seen);
         if matched > 0 && matched == self.seen {
-            matched as f64 + UNSEEN_HELD * unseen as f64
+            matched as f64 + unread_share * unseen as f64
         } else {
             matched as f64
         }
@@ -242,6 +229,8 @@ pub struct Situation<'a> {
     pub load: FleetLoad,
     /// What counts as fresh.
     pub freshness: Freshness,
+    /// Constants of the cost.
+    pub routing: &'a Routing,
     /// The share of the fleet's load that this proxy did not send, 0 to 1.
     pub foreign_share: f64,
     /// Hosts to name at most.
@@ -254,6 +243,8 @@ struct Candidate<'a> {
     host: &'a Host,
     /// Prompt tokens that it holds.
     matched: f64,
+    /// Seconds that stand before the request there.
+    standing_s: f64,
     cost_s: f64,
     /// Lower goes first among equals.
     rank: f64,
@@ -267,13 +258,18 @@ impl Situation<'_> {
         let home = self.home(ask.walk.anchor);
         let mut candidates: Vec<Candidate> = Vec::new();
         for host in self.eligible() {
-            let matched = ask.walk.expected(host.slot, ask.bytes) / per_token;
+            let matched = ask.walk.expected(host.slot, ask.bytes, self.routing.unread_share) / per_token;
             let missing = (total - matched).max(0.0);
-            let credit = if home == Some(host.slot) { self.foreign_share * CREDIT * missing } else { 0.0 };
+            let credit = if home == Some(host.slot) {
+                self.foreign_share * self.routing.home_credit * missing
+            } else {
+                0.0
+            };
             let uncached = (missing - credit).max(LEAST_UNCACHED);
             candidates.push(self.candidate(host, matched, uncached));
         }
-        let longest = candidates.iter().map(|candidate| candidate.matched).fold(0.0, f64::max);
+        let holder = candidates.iter().max_by(|a, b| a.matched.total_cmp(&b.matched)).copied();
+        let longest = holder.map_or(0.0, |holder| holder.matched);
         let anchor = if longest >= MOSTLY * total { ask.walk.deepest } else { ask.walk.first_absent };
         let hosts = self.order(&mut candidates, anchor.or(ask.walk.deepest));
         let Some(best) = candidates.first() else {
@@ -289,6 +285,12 @@ impl Situation<'_> {
             reason,
             matched_bytes: ask.walk.matched(best.host.slot).min(ask.bytes),
             uncached_tokens: (total - best.matched).max(LEAST_UNCACHED) as u64,
+            regret: holder.filter(|_| reason == Reason::Spill).map_or_else(Regret::default, |holder| {
+                Regret {
+                    forgone_tokens: (longest - best.matched) as u64,
+                    avoided_ms: (1_000.0 * (holder.standing_s - best.standing_s)).max(0.0) as u64,
+                }
+            }),
         }
     }
 
@@ -301,16 +303,35 @@ impl Situation<'_> {
         if hosts.is_empty() {
             return self.nowhere();
         }
-        Decision { hosts, reason: Reason::Unread(why), matched_bytes: 0, uncached_tokens: uncached as u64 }
+        Decision {
+            hosts,
+            reason: Reason::Unread(why),
+            matched_bytes: 0,
+            uncached_tokens: uncached as u64,
+            regret: Regret::default(),
+        }
     }
 
-    /// A host with its cost. Where there is no block to go by, the one that was given the least so far goes first.
+    /// A host with what `uncached` tokens cost there. Where there is no block to go by, the one that was given the
+    /// least so far goes first.
     fn candidate<'a>(&self, host: &'a Host, matched: f64, uncached: f64) -> Candidate<'a> {
-        Candidate { host, matched, cost_s: self.cost(host, uncached), rank: host.own.sent_tokens as f64 }
+        let routing = self.routing;
+        let queue = self.load.queue(host, self.freshness);
+        let standing = queue.prefill_tokens + routing.batch_slowdown * uncached * queue.requests;
+        let standing_s =
+            standing / routing.prefill_tokens_per_s + routing.decode_ms / 1_000.0 * queue.requests;
+        let cost_s = standing_s + routing.prefill_weight * uncached / routing.prefill_tokens_per_s;
+        Candidate { host, matched, standing_s, cost_s, rank: host.own.sent_tokens as f64 }
     }
 
     fn nowhere(&self) -> Decision {
-        Decision { hosts: Vec::new(), reason: Reason::NoHosts, matched_bytes: 0, uncached_tokens: 0 }
+        Decision {
+            hosts: Vec::new(),
+            reason: Reason::NoHosts,
+            matched_bytes: 0,
+            uncached_tokens: 0,
+            regret: Regret::default(),
+        }
     }
 
     /// Hosts that may take traffic: all that are not suspect, or all if every one is.
@@ -319,13 +340,6 @@ impl Situation<'_> {
         let now_ms = self.freshness.now_ms;
         let all_suspect = hosts.iter().all(|host| host.health.is_suspect(now_ms));
         hosts.iter().filter(move |host| all_suspect || !host.health.is_suspect(now_ms))
-    }
-
-    /// Seconds that `uncached` tokens cost on `host`, with all that stands before them.
-    fn cost(&self, host: &Host, uncached: f64) -> f64 {
-        let queue = self.load.queue(host, self.freshness);
-        let prefill = queue.prefill_tokens + ALPHA * uncached + KAPPA * uncached * queue.requests;
-        prefill / RATE + DECODE_S * queue.requests
     }
 
     /// The host that every gateway would name for this anchor, knowing nothing.
@@ -338,7 +352,7 @@ impl Situation<'_> {
     /// Sorts by cost, those that tie with the best by rank, and names the first few.
     fn order(&self, candidates: &mut [Candidate], anchor: Option<BlockHash>) -> Vec<Slot> {
         let least = candidates.iter().map(|candidate| candidate.cost_s).fold(f64::INFINITY, f64::min);
-        let tied = least * (1.0 + TIE_SHARE) + TIE_S;
+        let tied = least * (1.0 + self.routing.tie_share) + self.routing.tie_ms / 1_000.0;
         if let Some(anchor) = anchor {
             let spread = Spread::of(self.fleet);
             for candidate in candidates.iter_mut().filter(|candidate| candidate.cost_s <= tied) {

@@ -5,12 +5,12 @@
 //! handed the [`Change`]s that it shall apply to the gauges that all workers share.
 
 use super::blocks::BlockHash;
-use super::config::Config;
+use super::config::{Config, Routing};
 use super::fleet::{Fleet, Own, Slot};
 use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::load::{FleetLoad, Freshness};
-use super::prompt::{Prompt, Unread};
+use super::prompt::{Outline, Unread};
 use super::route::{Ask, Decision, Reason, Situation, Walk};
 use super::snapshot::Snapshot;
 use super::usage::Usage;
@@ -66,6 +66,7 @@ struct Held {
 pub struct Router {
     candidates: usize,
     stale_after_ms: u64,
+    routing: Routing,
     fleet: Fleet,
     index: Index,
     outbox: Outbox,
@@ -81,6 +82,7 @@ impl Router {
         Self {
             candidates: config.candidates,
             stale_after_ms: config.poll.stale_after_ms,
+            routing: config.routing.clone(),
             fleet: Fleet::default(),
             index: Index::new(config.index.entries),
             outbox: Outbox::default(),
@@ -95,6 +97,7 @@ impl Router {
     pub fn configure(&mut self, config: &Config, hosts: &[(String, Slot)]) {
         self.candidates = config.candidates;
         self.stale_after_ms = config.poll.stale_after_ms;
+        self.routing = config.routing.clone();
         if !self.index.has_entries(config.index.entries) {
             self.index = Index::new(config.index.entries);
         }
@@ -124,7 +127,7 @@ impl Router {
     }
 
     /// Goes on along the prompt's positions. `full` says that all that seeds the prompt has been read.
-    pub fn advance(&self, walk: &mut Walk, prompt: &Prompt, full: bool) {
+    pub fn advance(&self, walk: &mut Walk, prompt: &impl Outline, full: bool) {
         let seeds = prompt.seeds();
         let seed = if full { seeds.full } else { seeds.early };
         let from = walk.resume_under(seed);
@@ -135,7 +138,7 @@ impl Router {
     }
 
     /// Decides for a prompt of `bytes` bytes, read or announced, as far as it has been walked.
-    pub fn decide(&self, walk: &Walk, prompt: &Prompt, bytes: u64, now_ms: u64) -> Decision {
+    pub fn decide(&self, walk: &Walk, prompt: &impl Outline, bytes: u64, now_ms: u64) -> Decision {
         let bytes_per_token = self.bytes_a_token(prompt);
         self.situation(now_ms).route(&Ask { bytes, bytes_per_token, walk })
     }
@@ -158,6 +161,7 @@ impl Router {
             fleet: &self.fleet,
             load: FleetLoad::of(&self.fleet, freshness, self.uncached_tokens),
             freshness,
+            routing: &self.routing,
             foreign_share: self.foreign_share,
             candidates: self.candidates,
         }
@@ -185,7 +189,7 @@ impl Router {
 
     /// The prompt has been read and walked to its end after it was decided by its head: corrects what its host was
     /// taken to have to prefill.
-    pub fn correct(&mut self, stream: u32, walk: &Walk, prompt: &Prompt) -> Option<Change> {
+    pub fn correct(&mut self, stream: u32, walk: &Walk, prompt: &impl Outline) -> Option<Change> {
         let slot = self.held.get(&stream)?.slot;
         let uncached_bytes = prompt.bytes().saturating_sub(walk.matched(slot));
         let tokens = (uncached_bytes as f64 / self.bytes_a_token(prompt)) as u64;
@@ -195,7 +199,7 @@ impl Router {
         Some(self.apply_change(Change { slot, prefill_tokens: more, sent_tokens: more, ..Change::default() }))
     }
 
-    fn bytes_a_token(&self, prompt: &Prompt) -> f64 {
+    fn bytes_a_token(&self, prompt: &impl Outline) -> f64 {
         if prompt.is_token_ids() {
             BYTES_PER_TOKEN
         } else {
@@ -215,7 +219,7 @@ impl Router {
 
     /// Remembers that a host was sent the prompt's positions from `from` on, and tells the other workers.
     /// With `full`, under both seeds. Answers how many positions are now remembered.
-    pub fn remember(&mut self, slot: Slot, prompt: &Prompt, from: usize, full: bool) -> usize {
+    pub fn remember(&mut self, slot: Slot, prompt: &impl Outline, from: usize, full: bool) -> usize {
         let stamp = self.stamp(slot);
         let seeds = prompt.seeds();
         let mut blocks = Vec::new();
@@ -242,7 +246,12 @@ impl Router {
     }
 
     /// Another host than the one decided for served the request.
-    pub fn moved(&mut self, stream: u32, to: Slot, prompt: Option<(&Prompt, bool)>) -> Option<[Change; 2]> {
+    pub fn moved(
+        &mut self,
+        stream: u32,
+        to: Slot,
+        prompt: Option<(&impl Outline, bool)>,
+    ) -> Option<[Change; 2]> {
         let held = self.held.get_mut(&stream)?;
         let from = std::mem::replace(&mut held.slot, to);
         let tokens = held.prefill_tokens as i64;
@@ -361,7 +370,7 @@ impl Router {
 
 /// The keys of a prompt under one seed, from the position `from` on, with the prompt bytes up to each:
 /// its tools alone, then its text.
-fn keys(prompt: &Prompt, seed: u64, from: usize) -> impl Iterator<Item = (BlockHash, u64)> + '_ {
+fn keys(prompt: &impl Outline, seed: u64, from: usize) -> impl Iterator<Item = (BlockHash, u64)> + '_ {
     let tools = prompt.tools_bytes();
     let alone = (from == 0 && tools >= LEAST_TOOLS_BYTES).then_some((TOOLS_ALONE.under(seed), tools));
     let positions = prompt.positions().get(from..).unwrap_or(&[]);

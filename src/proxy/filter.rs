@@ -8,7 +8,7 @@ use super::host::{self, Buffer, Headers};
 use super::reading::Reading;
 use super::worker::{now_ms, Worker};
 use crate::core::config::Config;
-use crate::core::prompt::{classify, Api, Method, Unread};
+use crate::core::prompt::{classify, Api, Method, Outline, Unread};
 use crate::core::route::Decision;
 use crate::core::usage::Tail;
 use proxy_wasm::traits::{Context, HttpContext};

@@ -1,7 +1,7 @@
 //! How far has a request's body been read, and what is known of its prompt?
 
 use crate::core::config;
-use crate::core::prompt::{Api, Prompt};
+use crate::core::prompt::{Api, Outline, Prompt};
 use crate::core::route::Walk;
 
 /// The longest prompt that a `content-length` is believed to announce, as a multiple of what is hashed. It

@@ -2,7 +2,7 @@
 
 use super::support::{addresses, chat, common_bytes, keys, read, read_in_pieces, router};
 use super::test;
-use kvroute::core::prompt::{Api, Prompt, Unread};
+use kvroute::core::prompt::{Api, Outline, Prompt, Unread};
 use kvroute::core::route::Walk;
 use std::collections::HashMap;
 

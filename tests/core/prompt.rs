@@ -2,7 +2,7 @@
 
 use super::support::{common_bytes, keys, read, settings};
 use super::test;
-use kvroute::core::prompt::{classify, Api, Method, Prompt, Unread};
+use kvroute::core::prompt::{classify, Api, Method, Outline, Prompt, Unread};
 
 fn post<'a>(path: &'a str) -> Method<'a> {
     Method {

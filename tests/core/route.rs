@@ -3,7 +3,7 @@
 use super::support::{addresses, chat, config, read, router};
 use super::test;
 use kvroute::core::fleet::{Polled, Slot};
-use kvroute::core::prompt::{Api, Prompt, Unread};
+use kvroute::core::prompt::{Api, Outline, Prompt, Unread};
 use kvroute::core::route::{Decision, Reason, Walk};
 use kvroute::core::router::Router;
 use std::collections::HashMap;

@@ -4,7 +4,7 @@ use super::support::{chat, read, router, Numbers};
 use super::test;
 use kvroute::core::fleet::Slot;
 use kvroute::core::journal::Inbox;
-use kvroute::core::prompt::{Api, Prompt};
+use kvroute::core::prompt::{Api, Outline, Prompt};
 use kvroute::core::route::{Reason, Walk};
 use kvroute::core::router::{Change, Router};
 use std::collections::HashMap;
@@ -48,7 +48,11 @@ fn whatever_happens_to_streams_the_books_end_at_zero() {
                 router.commit(stream, &decision, n).into_iter().collect()
             }
             2 => router.first_byte(stream).into_iter().collect(),
-            3 => router.moved(stream, Slot(numbers.below(4) as u16), None).into_iter().flatten().collect(),
+            3 => router
+                .moved(stream, Slot(numbers.below(4) as u16), None::<(&Prompt, bool)>)
+                .into_iter()
+                .flatten()
+                .collect(),
             4 => {
                 router.will_not_stream(stream, n);
                 router.prefills_over(n + numbers.below(200))
@@ -69,7 +73,10 @@ fn ending_twice_releases_once() {
     let decision = decide(&router, &prompt(1));
     router.commit(7, &decision, NOW_MS);
     assert!(router.end(7).is_some());
-    assert_eq!((router.end(7), router.first_byte(7), router.moved(7, Slot(0), None)), (None, None, None));
+    assert_eq!(
+        (router.end(7), router.first_byte(7), router.moved(7, Slot(0), None::<(&Prompt, bool)>)),
+        (None, None, None)
+    );
 }
 
 #[test]

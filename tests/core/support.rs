@@ -3,7 +3,7 @@
 use kvroute::core::blocks::BlockHash;
 use kvroute::core::config::{self, Config};
 use kvroute::core::fleet::Slot;
-use kvroute::core::prompt::{Api, Prompt};
+use kvroute::core::prompt::{Api, Outline, Prompt};
 use kvroute::core::router::Router;
 
 /// Settings with every default.

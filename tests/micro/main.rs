@@ -11,7 +11,7 @@
 
 use kvroute::core::config::Config;
 use kvroute::core::fleet::{Polled, Slot};
-use kvroute::core::prompt::{Api, Prompt};
+use kvroute::core::prompt::{Api, Outline, Prompt};
 use kvroute::core::route::Walk;
 use kvroute::core::router::Router;
 use kvroute::core::scrape::read_engine;

@@ -6,6 +6,9 @@
 //! that is what template engines write for a value that was left out.
 
 mod protobuf;
+mod routing;
+
+pub use routing::Routing;
 
 use serde_json::{Map, Value};
 use std::fmt;
@@ -34,6 +37,8 @@ pub struct Config {
     pub prompt: Prompt,
     /// The table that remembers who was sent what.
     pub index: Index,
+    /// Constants of the decision.
+    pub routing: Routing,
 }
 
 /// Polling of the engines' metrics.
@@ -110,6 +115,7 @@ impl Config {
             poll: Poll::take(section.section("poll")?)?,
             prompt: Prompt::take(section.section("prompt")?)?,
             index: Index::take(section.section("index")?)?,
+            routing: Routing::take(section.section("routing")?)?,
         };
         section.finish()?;
         Ok(config)
@@ -257,6 +263,19 @@ impl Section {
             );
         }
         Ok(number as usize)
+    }
+
+    fn number(&mut self, name: &str, default: f64, least: f64, most: f64) -> Result<f64, Refusal> {
+        let Some(value) = self.take(name) else {
+            return Ok(default);
+        };
+        match value.as_f64() {
+            None => Err(self.wrong(name, "a number", &value)),
+            Some(number) if (least..=most).contains(&number) => Ok(number),
+            Some(_) => {
+                Err(self.refuse(name, &format!("must be a number from {least} to {most}, got {value}")))
+            }
+        }
     }
 
     fn hosts(&mut self, name: &str) -> Result<Vec<String>, Refusal> {

@@ -21,6 +21,7 @@ mod role;
 mod text;
 
 pub use api::{classify, Api, Method};
+pub use text::deeper;
 
 use super::blocks::BlockHash;
 use super::config;
@@ -38,6 +39,20 @@ pub struct Position {
     pub bytes: u64,
     /// The chained hash, not yet under a seed.
     pub hash: BlockHash,
+}
+
+/// What routing sees of a prompt, as far as it is known. The replay has prompts without a body.
+pub trait Outline {
+    /// The positions reached so far, shallowest first.
+    fn positions(&self) -> &[Position];
+    /// The seeds as known so far.
+    fn seeds(&self) -> Seeds;
+    /// Bytes of prompt so far: text, framing and tools.
+    fn bytes(&self) -> u64;
+    /// Bytes of the tools that were read: part of every match, since they are part of the seed.
+    fn tools_bytes(&self) -> u64;
+    /// Whether the bytes of the prompt are token ids, 4 bytes each.
+    fn is_token_ids(&self) -> bool;
 }
 
 /// What tells equal prompt text apart: API shape, model, salt, tools. See the module's text.
@@ -94,6 +109,28 @@ impl Unread {
     }
 }
 
+impl Outline for Prompt {
+    fn positions(&self) -> &[Position] {
+        self.fields.positions()
+    }
+
+    fn seeds(&self) -> Seeds {
+        self.fields.seeds()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.fields.text_bytes() + self.fields.tools_bytes()
+    }
+
+    fn tools_bytes(&self) -> u64 {
+        self.fields.tools_bytes()
+    }
+
+    fn is_token_ids(&self) -> bool {
+        self.fields.is_token_ids()
+    }
+}
+
 /// A body on its way through the scanner.
 #[derive(Debug)]
 pub struct Prompt {
@@ -117,34 +154,9 @@ impl Prompt {
         self.fields.finish();
     }
 
-    /// The positions reached so far, shallowest first.
-    pub fn positions(&self) -> &[Position] {
-        self.fields.positions()
-    }
-
-    /// The seeds as known so far.
-    pub fn seeds(&self) -> Seeds {
-        self.fields.seeds()
-    }
-
-    /// Bytes of prompt so far: text, framing and tools.
-    pub fn bytes(&self) -> u64 {
-        self.fields.text_bytes() + self.fields.tools_bytes()
-    }
-
-    /// Bytes of the tools that were read: part of every match, since they are part of the seed.
-    pub fn tools_bytes(&self) -> u64 {
-        self.fields.tools_bytes()
-    }
-
     /// Whether the client asked for a stream, as far as has been read.
     pub fn wants_stream(&self) -> bool {
         self.fields.wants_stream()
-    }
-
-    /// Whether the bytes of the prompt are token ids, 4 bytes each.
-    pub fn is_token_ids(&self) -> bool {
-        self.fields.is_token_ids()
     }
 
     /// Whether nothing more can be learned: the document has ended or broken off.

@@ -60,8 +60,8 @@ impl Text {
     }
 }
 
-/// The next depth on the ladder, in blocks.
-fn deeper(depth: u64) -> u64 {
+/// The next depth on the ladder of positions, in blocks.
+pub fn deeper(depth: u64) -> u64 {
     (depth + 1).max(depth + depth / 4)
 }
 

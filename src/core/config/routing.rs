@@ -1,0 +1,68 @@
+//! The constants of the decision, each with its why.
+//!
+//! The defaults were chosen by replay (`scripts/replay`); an operator overrides them under `routing`.
+
+use super::{Refusal, Section};
+
+/// What a request's cost on a host is made of. See [`crate::core::route`] for the formula.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Routing {
+    /// Weight of a request's own uncached tokens: they delay what arrives next and evict others' blocks, so
+    /// counting them once routes too selfishly.
+    pub prefill_weight: f64,
+    /// How much each request in the batch is slowed by a prefill, as a share of it.
+    pub batch_slowdown: f64,
+    /// Milliseconds that one more sequence in the batch costs: 250 tokens of 0.4 ms, weighed by 0.3.
+    pub decode_ms: f64,
+    /// Tokens a second that a host prefills, before any was observed: an 8B model on one large GPU. A common
+    /// factor hardly matters, differences between hosts do.
+    pub prefill_tokens_per_s: f64,
+    /// Hosts within this share of the least cost, and [`Routing::tie_ms`], are as good as the best.
+    pub tie_share: f64,
+    /// See [`Routing::tie_share`]. Milliseconds.
+    pub tie_ms: f64,
+    /// How much of the uncached tokens a prompt's rendezvous home is forgiven when all load is foreign.
+    pub home_credit: f64,
+    /// A host that holds all of a prompt that has been read is taken to hold this share of what has not: it
+    /// mostly is a conversation's next turn. Without it, a long prompt that is decided by its head looks nearly
+    /// as cold on the host that has it as anywhere else. The books are corrected once the rest has been read.
+    pub unread_share: f64,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self {
+            prefill_weight: 2.0,
+            batch_slowdown: 0.2,
+            decode_ms: 30.0,
+            prefill_tokens_per_s: 18_000.0,
+            tie_share: 0.10,
+            tie_ms: 5.0,
+            home_credit: 0.9,
+            unread_share: 0.75,
+        }
+    }
+}
+
+impl Routing {
+    pub(super) fn take(mut section: Section) -> Result<Self, Refusal> {
+        let default = Self::default();
+        let routing = Self {
+            prefill_weight: section.number("prefill_weight", default.prefill_weight, 0.0, 100.0)?,
+            batch_slowdown: section.number("batch_slowdown", default.batch_slowdown, 0.0, 100.0)?,
+            decode_ms: section.number("decode_ms", default.decode_ms, 0.0, 60_000.0)?,
+            prefill_tokens_per_s: section.number(
+                "prefill_tokens_per_s",
+                default.prefill_tokens_per_s,
+                1.0,
+                1e9,
+            )?,
+            tie_share: section.number("tie_share", default.tie_share, 0.0, 10.0)?,
+            tie_ms: section.number("tie_ms", default.tie_ms, 0.0, 60_000.0)?,
+            home_credit: section.number("home_credit", default.home_credit, 0.0, 1.0)?,
+            unread_share: section.number("unread_share", default.unread_share, 0.0, 1.0)?,
+        };
+        section.finish()?;
+        Ok(routing)
+    }
+}
