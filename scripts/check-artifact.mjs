@@ -13,9 +13,9 @@ const ALLOWED = {
   env: [
     "proxy_continue_stream", "proxy_define_metric", "proxy_get_buffer_bytes", "proxy_get_current_time_nanoseconds",
     "proxy_get_header_map_pairs", "proxy_get_header_map_value", "proxy_get_metric", "proxy_get_property",
-    "proxy_get_shared_data", "proxy_http_call", "proxy_increment_metric", "proxy_log", "proxy_remove_header_map_value",
-    "proxy_replace_header_map_value", "proxy_set_effective_context", "proxy_set_property", "proxy_set_shared_data",
-    "proxy_set_tick_period_milliseconds",
+    "proxy_get_shared_data", "proxy_http_call", "proxy_increment_metric", "proxy_log", "proxy_record_metric",
+    "proxy_remove_header_map_value", "proxy_replace_header_map_value", "proxy_set_effective_context", "proxy_set_property",
+    "proxy_set_shared_data", "proxy_set_tick_period_milliseconds",
 
     "proxy_add_header_map_value", "proxy_call_foreign_function", "proxy_close_stream", "proxy_dequeue_shared_queue",
     "proxy_done", "proxy_enqueue_shared_queue", "proxy_get_log_level", "proxy_get_status", "proxy_grpc_call",

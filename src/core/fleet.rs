@@ -45,9 +45,9 @@ pub struct Polled {
     pub prompt_tokens: f64,
     /// When its process started, seconds of the wall clock; 0 if it did not say.
     pub started_s: f64,
-    /// Requests of this proxy that the answer may include: a request that ended while it was on its way must not
-    /// be taken for somebody else's until the next poll.
-    pub own_requests: u32,
+    /// Requests of this proxy and of its peers that the answer may include: a request that ended while it was on its
+    /// way must not be taken for somebody else's until the next poll.
+    pub known_requests: u32,
     /// [`Own`] tokens sent at that moment.
     pub own_sent_tokens: u64,
     /// Polls that failed since the last good one.
@@ -59,8 +59,9 @@ impl Polled {
     /// snapshot. An answer that does not tell both running and waiting requests is a failed poll: half of a
     /// load is not a load.
     ///
-    /// `asked` is what this proxy had on the host when the poll was sent, `own` what it has now.
-    pub fn after(&self, sample: &EngineSample, asked: &Own, own: &Own, now_ms: u64) -> Self {
+    /// `asked` is what this proxy had on the host when the poll was sent, `own` what it has now; `told` is how many
+    /// requests other gateways have there.
+    pub fn after(&self, sample: &EngineSample, asked: &Own, own: &Own, told: u32, now_ms: u64) -> Self {
         let (Some(running), Some(waiting)) = (sample.running, sample.waiting) else {
             return self.after_failure();
         };
@@ -86,7 +87,8 @@ impl Polled {
             counted_tokens,
             prompt_tokens,
             started_s,
-            own_requests: asked.requests.saturating_add(own.begun.saturating_sub(asked.begun) as u32),
+            known_requests: (asked.requests.saturating_add(own.begun.saturating_sub(asked.begun) as u32))
+                .saturating_add(told),
             own_sent_tokens: own.sent_tokens,
             failures: 0,
         }
@@ -134,6 +136,35 @@ pub struct Own {
     pub sent_tokens: u64,
     /// Cold prompts ever placed on it; only differences matter.
     pub cold_placed: u64,
+}
+
+/// What other gateways have on a host, as they said within the last seconds; nothing if they are silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Peers {
+    /// Requests in flight.
+    pub requests: u32,
+    /// Uncached prompt tokens of requests without a first byte yet.
+    pub prefill_tokens: u64,
+}
+
+/// Which hosts a gateway fills first, so that gateways that cannot see each other's newest requests do not all choose
+/// the same host: every `of`th in the order of addresses, from `rank` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// This gateway's place among those that are alive, from 0.
+    pub rank: u16,
+    /// How many are alive.
+    pub of: u16,
+}
+
+impl Part {
+    /// The whole fleet: there is one gateway.
+    pub const ALL: Part = Part { rank: 0, of: 1 };
+
+    /// Whether this gateway fills a host first.
+    pub fn has(self, host: &Host) -> bool {
+        host.turn % self.of.max(1) == self.rank
+    }
 }
 
 /// How a host's last requests ended, as this worker saw it.
@@ -194,6 +225,10 @@ pub struct Host {
     pub polled: Polled,
     /// What this proxy has on it.
     pub own: Own,
+    /// What other gateways have on it.
+    pub peers: Peers,
+    /// Its place in the order of addresses, the same for every gateway with these hosts.
+    pub turn: u16,
     /// How its last requests ended.
     pub health: Health,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
@@ -249,9 +284,16 @@ impl Fleet {
                 slot: *slot,
                 polled: Polled::default(),
                 own: Own::default(),
+                peers: Peers::default(),
+                turn: 0,
                 health: Health::default(),
                 cold_since: None,
             }));
+        }
+        let mut order: Vec<&mut Host> = self.hosts.iter_mut().collect();
+        order.sort_unstable_by(|a, b| a.address.cmp(&b.address));
+        for (turn, host) in order.into_iter().enumerate() {
+            host.turn = turn as u16;
         }
         let stays = |host: &Host| self.host(host.slot).is_some_and(|new| new.address == host.address);
         old.iter().filter(|host| !stays(host)).map(|host| host.slot).collect()

@@ -64,15 +64,19 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Whether a placement still fits into the next publication.
+    pub fn has_room(&self, placement: &Placement) -> bool {
+        self.open_len + told_len(placement) <= MAX_BATCH
+    }
+
     /// Notes a placement for the next publication.
     pub fn note(&mut self, placement: &Placement) {
-        let blocks = placement.blocks.len().min(usize::from(u8::MAX));
-        let len = 7 + 8 * blocks;
-        if blocks == 0 || self.open_len + len > MAX_BATCH {
+        let blocks = told_blocks(placement);
+        if blocks == 0 || !self.has_room(placement) {
             self.dropped += u64::from(blocks > 0);
             return;
         }
-        self.open_len += len;
+        self.open_len += told_len(placement);
         self.open.u16(placement.slot.0);
         self.open.u32(placement.stamp.ticks());
         self.open.u8(blocks as u8);
@@ -113,6 +117,16 @@ impl Outbox {
         }
         value.finish()
     }
+}
+
+/// Blocks of a placement that are told: as many as one byte counts.
+fn told_blocks(placement: &Placement) -> usize {
+    placement.blocks.len().min(usize::from(u8::MAX))
+}
+
+/// Bytes of a placement in a batch.
+fn told_len(placement: &Placement) -> usize {
+    7 + 8 * told_blocks(placement)
 }
 
 /// What has been read of one other worker.

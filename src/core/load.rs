@@ -26,6 +26,8 @@ pub struct FleetLoad {
     pub foreign_waiting: f64,
     /// Mean uncached prompt tokens of a request.
     pub uncached_tokens: f64,
+    /// Uncached prompt tokens that a host has before it, on average and as far as gateways know.
+    pub queued_tokens: f64,
 }
 
 /// When an answer is too old to count.
@@ -44,10 +46,10 @@ impl Freshness {
     }
 }
 
-/// Requests on the host that this proxy did not send: (running and waiting, waiting only).
+/// Requests on the host that no gateway accounts for: (running and waiting, waiting only).
 fn foreign(host: &Host) -> (f64, f64) {
     let polled = host.polled.running + host.polled.waiting;
-    let requests = (polled - f64::from(host.polled.own_requests)).max(0.0);
+    let requests = (polled - f64::from(host.polled.known_requests)).max(0.0);
     (requests, host.polled.waiting.min(requests))
 }
 
@@ -66,6 +68,9 @@ impl FleetLoad {
             sum.foreign_requests /= fresh;
             sum.foreign_waiting /= fresh;
         }
+        let known = |host: &Host| (host.own.prefill_tokens + host.peers.prefill_tokens) as f64;
+        let hosts = fleet.hosts().len().max(1) as f64;
+        sum.queued_tokens = fleet.hosts().iter().map(known).sum::<f64>() / hosts;
         sum
     }
 
@@ -77,9 +82,10 @@ impl FleetLoad {
         } else {
             (self.foreign_requests, self.foreign_waiting)
         };
+        let known_tokens = host.own.prefill_tokens.saturating_add(host.peers.prefill_tokens);
         Queue {
-            requests: f64::from(host.own.requests) + requests,
-            prefill_tokens: host.own.prefill_tokens as f64 + waiting * self.uncached_tokens,
+            requests: f64::from(host.own.requests) + f64::from(host.peers.requests) + requests,
+            prefill_tokens: known_tokens as f64 + waiting * self.uncached_tokens,
         }
     }
 }

@@ -13,8 +13,10 @@
 //! | what will a host's queue cost this request? | [`load`] |
 //! | where does this request go, and why? | [`route`] |
 //! | what does one worker know, and have in flight? | [`router`] |
+//! | what would a decision have saved that was not carried out? | [`shadow`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
+//! | what do gateways tell each other? | [`peers`] |
 //! | do the gauges agree with the workers' books? | [`audit`] |
 //! | what did the engine say it had cached? | [`usage`] |
 
@@ -26,11 +28,13 @@ pub mod fleet;
 pub mod index;
 pub mod journal;
 pub mod load;
+pub mod peers;
 pub mod prompt;
 pub mod roster;
 pub mod route;
 pub mod router;
 pub mod scrape;
+pub mod shadow;
 pub mod snapshot;
 pub mod usage;
 pub mod wire;

@@ -4,7 +4,7 @@
 //! the host still holds, `u` that it must prefill, `b` requests and `q` uncached tokens before it:
 //!
 //! ```text
-//! cost = (q + prefill_weight u + batch_slowdown u b) / rate  +  decode b        seconds
+//! cost = (q + w u + batch_slowdown u b) / rate  +  decode b        seconds
 //! ```
 //!
 //! The least cost wins. That is the whole load penalty: it is weighed for each request and each host,
@@ -21,11 +21,14 @@
 
 use super::blocks::BlockHash;
 use super::config::Routing;
-use super::fleet::{Fleet, Host, Slot};
+use super::fleet::{Fleet, Host, Part, Slot};
 use super::index::{Index, Liveness, HOLDERS};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::Unread;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The most that congestion adds to the weight of uncached tokens: nobody shall cross the fleet for one block.
+const MOST_CONGESTION: f64 = 10.0;
 
 /// The least that counts as uncached: the engine computes at least the last block anew.
 const LEAST_UNCACHED: f64 = 16.0;
@@ -229,6 +232,8 @@ pub struct Situation<'a> {
     pub load: FleetLoad,
     /// What counts as fresh.
     pub freshness: Freshness,
+    /// Which hosts this gateway fills first.
+    pub part: Part,
     /// Constants of the cost.
     pub routing: &'a Routing,
     /// The share of the fleet's load that this proxy did not send, 0 to 1.
@@ -316,12 +321,34 @@ impl Situation<'_> {
     /// least so far goes first.
     fn candidate<'a>(&self, host: &'a Host, matched: f64, uncached: f64) -> Candidate<'a> {
         let routing = self.routing;
-        let queue = self.load.queue(host, self.freshness);
-        let standing = queue.prefill_tokens + routing.batch_slowdown * uncached * queue.requests;
-        let standing_s =
-            standing / routing.prefill_tokens_per_s + routing.decode_ms / 1_000.0 * queue.requests;
-        let cost_s = standing_s + routing.prefill_weight * uncached / routing.prefill_tokens_per_s;
+        let standing_s = self.standing_s(host, uncached);
+        let mut cost_s = standing_s + self.prefill_weight() * uncached / routing.prefill_tokens_per_s;
+        if !self.part.has(host) {
+            // What another gateway may just have sent there, for all of the prompt that is not held.
+            let missing = uncached / (uncached + matched);
+            cost_s +=
+                routing.peer_spread * missing * self.load.uncached_tokens / routing.prefill_tokens_per_s;
+        }
         Candidate { host, matched, standing_s, cost_s, rank: host.own.sent_tokens as f64 }
+    }
+
+    /// The weight of a request's own uncached tokens. Where prompts queue everywhere, each token that is computed anew
+    /// delays all that stand behind it; only what the queues are known to be can say so.
+    fn prefill_weight(&self) -> f64 {
+        let routing = self.routing;
+        let queued_s = self.load.queued_tokens / routing.prefill_tokens_per_s;
+        let congestion = routing.congestion_weight * queued_s * (1.0 - self.foreign_share);
+        routing.prefill_weight + congestion.min(MOST_CONGESTION)
+    }
+
+    /// Seconds that stand before `uncached` tokens on a host.
+    pub fn standing_s(&self, host: &Host, uncached: f64) -> f64 {
+        let routing = self.routing;
+        let queue = self.load.queue(host, self.freshness);
+        // The less of the load is known, the less the known part says.
+        let known = queue.prefill_tokens / (1.0 + routing.foreign_discount * self.foreign_share);
+        let standing = known + routing.batch_slowdown * uncached * queue.requests;
+        standing / routing.prefill_tokens_per_s + routing.decode_ms / 1_000.0 * queue.requests
     }
 
     fn nowhere(&self) -> Decision {

@@ -6,12 +6,13 @@
 
 use super::blocks::BlockHash;
 use super::config::{Config, Routing};
-use super::fleet::{Fleet, Own, Slot};
+use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
 use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::{Outline, Unread};
 use super::route::{Ask, Decision, Reason, Situation, Walk};
+use super::shadow::Shadow;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
 use std::collections::HashMap;
@@ -72,6 +73,7 @@ pub struct Router {
     outbox: Outbox,
     held: HashMap<u32, Held>,
     foreign_share: f64,
+    part: Part,
     bytes_per_token: f64,
     uncached_tokens: f64,
 }
@@ -88,6 +90,7 @@ impl Router {
             outbox: Outbox::default(),
             held: HashMap::new(),
             foreign_share: 0.0,
+            part: Part::ALL,
             bytes_per_token: BYTES_PER_TOKEN,
             uncached_tokens: FIRST_UNCACHED_TOKENS,
         }
@@ -115,13 +118,15 @@ impl Router {
     /// Takes over what the polling leader knows.
     pub fn apply(&mut self, snapshot: &Snapshot) {
         self.foreign_share = snapshot.foreign_share;
+        self.part = snapshot.part;
         snapshot.apply(&mut self.fleet);
     }
 
-    /// Takes over what all workers together have on each host, as `read` finds it in the gauges.
-    pub fn refresh(&mut self, mut read: impl FnMut(Slot, &mut Own)) {
+    /// Takes over what all workers together have on each host, and what other gateways have, as `read` finds it in the
+    /// gauges.
+    pub fn refresh(&mut self, mut read: impl FnMut(Slot, &mut Own, &mut Peers)) {
         for host in self.fleet.hosts_mut() {
-            read(host.slot, &mut host.own);
+            read(host.slot, &mut host.own, &mut host.peers);
         }
         self.fleet.settle_cold();
     }
@@ -150,6 +155,21 @@ impl Router {
         self.situation(now_ms).route_unread(why, uncached_tokens)
     }
 
+    /// What is to be kept of a decision that is not carried out; nothing where it named no host.
+    pub fn shadow(&self, decision: &Decision, now_ms: u64) -> Option<Shadow> {
+        let chosen = *decision.hosts.first()?;
+        let situation = self.situation(now_ms);
+        let uncached = decision.uncached_tokens as f64;
+        let standing_ms = |host: &Host| (1_000.0 * situation.standing_s(host, uncached)) as u32;
+        let hosts = self.fleet.hosts().iter();
+        Some(Shadow { chosen, standing_ms: hosts.map(|host| (host.slot, standing_ms(host))).collect() })
+    }
+
+    /// Tokens of so many bytes of a prompt.
+    pub fn tokens(&self, bytes: u64, prompt: &impl Outline) -> u64 {
+        (bytes as f64 / self.bytes_a_token(prompt)) as u64
+    }
+
     /// Whether the stream counts on a host.
     pub fn has(&self, stream: u32) -> bool {
         self.held.contains_key(&stream)
@@ -162,6 +182,7 @@ impl Router {
             load: FleetLoad::of(&self.fleet, freshness, self.uncached_tokens),
             freshness,
             routing: &self.routing,
+            part: self.part,
             foreign_share: self.foreign_share,
             candidates: self.candidates,
         }
@@ -192,7 +213,7 @@ impl Router {
     pub fn correct(&mut self, stream: u32, walk: &Walk, prompt: &impl Outline) -> Option<Change> {
         let slot = self.held.get(&stream)?.slot;
         let uncached_bytes = prompt.bytes().saturating_sub(walk.matched(slot));
-        let tokens = (uncached_bytes as f64 / self.bytes_a_token(prompt)) as u64;
+        let tokens = self.tokens(uncached_bytes, prompt);
         let held = self.held.get_mut(&stream).filter(|held| held.prefill_tokens > 0)?;
         let more = tokens as i64 - held.prefill_tokens as i64;
         held.prefill_tokens = tokens;
@@ -245,6 +266,17 @@ impl Router {
         }
     }
 
+    /// Another gateway placed a prompt, lately by its own clock: stamped by this one's. Answers what of it was news, for
+    /// this gateway's other workers.
+    pub fn hear_from_peer(&mut self, slot: Slot, blocks: &[BlockHash]) -> Option<Placement> {
+        self.fleet.host(slot)?;
+        let stamp = self.stamp(slot);
+        let (index, fleet) = (&mut self.index, &self.fleet);
+        let blocks: Vec<BlockHash> =
+            blocks.iter().copied().filter(|block| index.record(*block, slot, stamp, fleet)).collect();
+        (!blocks.is_empty()).then_some(Placement { slot, stamp, blocks })
+    }
+
     /// Another host than the one decided for served the request.
     pub fn moved(
         &mut self,
@@ -268,7 +300,7 @@ impl Router {
     }
 
     /// The first byte of the answer has come: the prefill is over.
-    pub fn first_byte(&mut self, stream: u32) -> Option<Change> {
+    pub fn first_byte(&mut self, stream: u32, now_ms: u64) -> Option<Change> {
         let held = self.held.get_mut(&stream)?;
         held.over_at_ms = None;
         let tokens = std::mem::take(&mut held.prefill_tokens);
@@ -283,7 +315,7 @@ impl Router {
         let over = |held: &Held| held.over_at_ms.is_some_and(|at| at <= now_ms);
         let streams: Vec<u32> =
             self.held.iter().filter(|(_, held)| over(held)).map(|(stream, _)| *stream).collect();
-        streams.into_iter().filter_map(|stream| self.first_byte(stream)).collect()
+        streams.into_iter().filter_map(|stream| self.first_byte(stream, now_ms)).collect()
     }
 
     /// The stream has ended: what it held is released.

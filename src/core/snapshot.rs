@@ -3,19 +3,27 @@
 //! It carries all that the next leader needs to go on where this one stopped, so that a change of
 //! leadership forgets neither clocks nor counters.
 
-use super::fleet::{Fleet, Polled, Slot};
+use super::fleet::{Fleet, Part, Polled, Slot};
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What the leader knows.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// The share of the fleet's load that this proxy did not send, 0 to 1, slowly averaged.
+    /// The share of the fleet's load that neither this proxy nor a peer sent, 0 to 1, slowly averaged.
     pub foreign_share: f64,
     /// By slot, with the address that was polled there: a slot may have changed hands.
     pub hosts: Vec<(Slot, String, Polled)>,
+    /// Which hosts this gateway fills first.
+    pub part: Part,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self { foreign_share: 0.0, part: Part::ALL, hosts: Vec::new() }
+    }
 }
 
 /// How fast the foreign share follows a poll: one part in fifty, half a minute at two polls a second.
@@ -41,12 +49,12 @@ impl Snapshot {
             .retain(|(slot, address, _)| fleet.host(*slot).is_some_and(|host| host.address == *address));
     }
 
-    /// Takes a poll into account: what share of the requests on the host were others'? An idle host says
-    /// nothing about it.
+    /// Takes a poll into account: what share of the requests on the host did neither we nor a peer send? An idle host
+    /// says nothing about it.
     pub fn weigh_foreign(&mut self, polled: &Polled) {
         let requests = polled.running + polled.waiting;
         if requests >= 1.0 {
-            let share = (1.0 - f64::from(polled.own_requests) / requests).clamp(0.0, 1.0);
+            let share = (1.0 - f64::from(polled.known_requests) / requests).clamp(0.0, 1.0);
             self.foreign_share += FOREIGN_GAIN * (share - self.foreign_share);
         }
     }
@@ -64,6 +72,8 @@ impl Snapshot {
     pub fn encode(&self) -> Vec<u8> {
         let mut value = Writer::new(VERSION);
         value.f64(self.foreign_share);
+        value.u16(self.part.rank);
+        value.u16(self.part.of);
         value.u16(self.hosts.len() as u16);
         for (slot, address, polled) in &self.hosts {
             value.u16(slot.0);
@@ -77,7 +87,7 @@ impl Snapshot {
             value.f64(polled.counted_tokens);
             value.f64(polled.prompt_tokens);
             value.f64(polled.started_s);
-            value.u32(polled.own_requests);
+            value.u32(polled.known_requests);
             value.u64(polled.own_sent_tokens);
             value.u32(polled.failures);
         }
@@ -88,6 +98,7 @@ impl Snapshot {
     pub fn decode(value: &[u8]) -> Option<Self> {
         let mut rest = Reader::new(value, VERSION)?;
         let foreign_share = rest.f64()?.clamp(0.0, 1.0);
+        let part = Part { rank: rest.u16()?, of: rest.u16()? };
         let count = rest.u16()?;
         let mut hosts = Vec::new();
         for _ in 0..count {
@@ -103,12 +114,12 @@ impl Snapshot {
                 counted_tokens: rest.f64()?,
                 prompt_tokens: rest.f64()?,
                 started_s: rest.f64()?,
-                own_requests: rest.u32()?,
+                known_requests: rest.u32()?,
                 own_sent_tokens: rest.u64()?,
                 failures: rest.u32()?,
             };
             hosts.push((slot, address, polled));
         }
-        rest.is_empty().then_some(Self { foreign_share, hosts })
+        rest.is_empty().then_some(Self { foreign_share, part, hosts })
     }
 }

@@ -17,22 +17,22 @@ impl Writer {
 
     /// Appends one byte.
     pub fn u8(&mut self, value: u8) {
-        self.bytes.push(value);
+        self.raw(&[value]);
     }
 
     /// Appends two bytes, little-endian.
     pub fn u16(&mut self, value: u16) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
+        self.raw(&value.to_le_bytes());
     }
 
     /// Appends four bytes, little-endian.
     pub fn u32(&mut self, value: u32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
+        self.raw(&value.to_le_bytes());
     }
 
     /// Appends eight bytes, little-endian.
     pub fn u64(&mut self, value: u64) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
+        self.raw(&value.to_le_bytes());
     }
 
     /// Appends a 64-bit float by its bits.
@@ -45,10 +45,12 @@ impl Writer {
         let bytes = value.as_bytes();
         let bytes = bytes.get(..255).unwrap_or(bytes);
         self.u8(bytes.len() as u8);
-        self.bytes.extend_from_slice(bytes);
+        self.raw(bytes);
     }
 
     /// Appends bytes as they are; the reader must know how many.
+    // One copy of it: values are written at ticks, where a call costs nothing, and the module has a size.
+    #[inline(never)]
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

@@ -1,13 +1,14 @@
 //! What happens to one request: hold, feed, decide, resume, observe the answer, release.
 //!
 //! Whatever fails on the way, the request goes on by Envoy's own policy. Nothing of the body is changed,
-//! and nothing of an answer is held back.
+//! and nothing of an answer is held back. In shadow mode nothing of the request is held either: it is decided while it
+//! streams by, and left to Envoy's own policy.
 
-use super::decided::{carry_out, Decided};
+use super::decided::{carry_out, shadow, Decided};
 use super::host::{self, Buffer, Headers};
 use super::reading::Reading;
 use super::worker::{now_ms, Worker};
-use crate::core::config::Config;
+use crate::core::config::{Config, Mode};
 use crate::core::prompt::{classify, Api, Method, Outline, Unread};
 use crate::core::route::Decision;
 use crate::core::usage::Tail;
@@ -15,6 +16,7 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use std::cell::RefCell;
 use std::rc::Rc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Body bytes that are copied out of Envoy at a time.
 const SLICE: usize = 64 << 10;
@@ -32,6 +34,7 @@ pub struct Filter {
     stream: u32,
     config: Rc<Config>,
     worker: Rc<RefCell<Worker>>,
+    mode: Mode,
     reading: Option<Reading>,
     decided: Option<Decided>,
     /// When that was, in milliseconds of the wall clock.
@@ -43,6 +46,8 @@ pub struct Filter {
 #[derive(Default)]
 struct Response {
     first_byte: bool,
+    /// Prompt bytes that the host that served was believed to hold.
+    predicted_bytes: u64,
     tail: Option<Tail>,
 }
 
@@ -56,12 +61,20 @@ struct Head {
 impl HttpContext for Filter {
     fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
         let head = self.read_head(end_of_stream);
+        self.mode = self.draw_mode();
+        if self.mode == Mode::Off {
+            self.worker.borrow().stats.off.add(1);
+            return Action::Continue;
+        }
         let api = match head.kind {
-            Ok(api) if self.worker.borrow().may_hold() => api,
+            Ok(api) if self.mode == Mode::Shadow || self.worker.borrow().may_hold() => api,
             Ok(_) => return self.pass(Unread::NotHeld, head.has_body),
             Err(why) => return self.pass(why, head.has_body),
         };
         self.reading = Some(Reading::new(api, head.length, &self.config.prompt));
+        if self.mode == Mode::Shadow {
+            return Action::Continue;
+        }
         self.worker.borrow_mut().held(self.stream);
         Action::Pause
     }
@@ -93,7 +106,7 @@ impl HttpContext for Filter {
     }
 
     fn on_http_response_body(&mut self, size: usize, _end_of_stream: bool) -> Action {
-        if size > 0 {
+        if size > 0 && self.mode != Mode::Off {
             self.answer_bytes(size);
         }
         Action::Continue
@@ -120,6 +133,7 @@ impl Filter {
             stream,
             config,
             worker,
+            mode: Mode::default(),
             reading: None,
             decided: None,
             decided_ms: 0,
@@ -129,11 +143,22 @@ impl Filter {
 
     /// Whether the request's headers are held.
     fn is_held(&self) -> bool {
+        self.mode == Mode::On && self.is_undecided()
+    }
+
+    /// Whether the body is being read for a decision.
+    fn is_undecided(&self) -> bool {
         self.reading.is_some() && self.decided.is_none() && !self.was_rescued()
     }
 
     fn was_rescued(&self) -> bool {
         self.worker.borrow().router.has(self.stream)
+    }
+
+    /// Clients know neither of the numbers that decide.
+    fn draw_mode(&self) -> Mode {
+        let lot = xxh3_64_with_seed(&self.stream.to_le_bytes(), self.worker.borrow().id);
+        self.config.mode.draw(lot)
     }
 
     /// Reads the headers and removes what a client must not send: Envoy would honour a destination, and
@@ -182,7 +207,7 @@ impl Filter {
             worker.look_at_gauges(now_ns);
             worker.router.decide_unread(why, has_body, now_ns / 1_000_000)
         };
-        self.carry_out(&decision, 0, now_ns / 1_000_000);
+        self.carry_out(decision, 0, now_ns / 1_000_000);
         Action::Continue
     }
 
@@ -214,7 +239,7 @@ impl Filter {
     fn wants_more(&self) -> bool {
         let limit = self.config.prompt.max_bytes as u64;
         self.reading.as_ref().is_some_and(|reading| {
-            self.is_held() || (!reading.prompt.is_read() && reading.prompt.bytes() < limit)
+            self.is_undecided() || (!reading.prompt.is_read() && reading.prompt.bytes() < limit)
         })
     }
 
@@ -223,12 +248,12 @@ impl Filter {
         let mut rest = slice;
         while !rest.is_empty() {
             let hold_bytes = self.config.prompt.hold_bytes;
-            let is_held = self.is_held();
+            let is_undecided = self.is_undecided();
             let Some(reading) = &mut self.reading else {
                 return;
             };
             let mut step = STEP - reading.fed % STEP;
-            if is_held {
+            if is_undecided {
                 step = step.min(hold_bytes.saturating_sub(reading.fed)).max(1);
             }
             let (piece, after) = rest.split_at(step.min(rest.len()));
@@ -236,7 +261,7 @@ impl Filter {
             reading.fed += piece.len();
             rest = after;
             let fed = reading.fed;
-            if is_held && (fed >= hold_bytes || (fed % STEP == 0 && self.is_settled())) {
+            if is_undecided && (fed >= hold_bytes || (fed % STEP == 0 && self.is_settled())) {
                 self.decide();
             }
         }
@@ -249,9 +274,9 @@ impl Filter {
         reading.is_settled()
     }
 
-    /// The body has ended: what is held is decided, and the prompt is remembered to its end.
+    /// The body has ended: what is undecided is decided, and the prompt is remembered to its end.
     fn end_body(&mut self) {
-        let held = self.is_held();
+        let undecided = self.is_undecided();
         let Some(reading) = &mut self.reading else {
             return;
         };
@@ -265,18 +290,18 @@ impl Filter {
             self.worker.borrow().stats.broken_bodies.add(1);
         }
         match unread {
-            Some(why) if held => {
+            Some(why) if undecided => {
                 self.reading = None;
                 self.pass(why, true);
             }
-            _ if held => self.decide(),
+            _ if undecided => self.decide(),
             _ => {
                 self.correct();
                 self.remember();
             }
         }
         if !streams {
-            let now_ms = if held { self.decided_ms } else { now_ms() };
+            let now_ms = if undecided { self.decided_ms } else { now_ms() };
             self.worker.borrow_mut().router.will_not_stream(self.stream, now_ms);
         }
     }
@@ -289,32 +314,35 @@ impl Filter {
             return;
         };
         let full = reading.is_full();
+        reading.walked_full = full;
         let bytes = reading.prompt_bytes();
         let decision = {
             let mut worker = self.worker.borrow_mut();
             worker.router.advance(&mut reading.walk, &reading.prompt, full);
             worker.look_at_gauges(now_ns);
-            let decision = worker.router.decide(&reading.walk, &reading.prompt, bytes, now_ms);
-            worker.stats.prompt_bytes.add(bytes);
-            worker.stats.matched_bytes.add(decision.matched_bytes);
-            decision
+            worker.router.decide(&reading.walk, &reading.prompt, bytes, now_ms)
         };
-        self.carry_out(&decision, bytes, now_ms);
+        self.carry_out(decision, bytes, now_ms);
         self.remember();
     }
 
-    /// Sets the header and takes the request into the books.
-    fn carry_out(&mut self, decision: &Decision, prompt_bytes: u64, now_ms: u64) {
+    /// Sets the header and takes the request into the books, unless it is only to be judged.
+    fn carry_out(&mut self, decision: Decision, prompt_bytes: u64, now_ms: u64) {
         let mut worker = self.worker.borrow_mut();
-        worker.not_held(self.stream);
-        let decided = carry_out(self.stream, decision, prompt_bytes, &self.config, &mut worker, now_ms);
-        self.decided = Some(decided);
+        self.decided = Some(if self.mode == Mode::Shadow {
+            shadow(decision, prompt_bytes, &worker, now_ms)
+        } else {
+            worker.not_held(self.stream);
+            worker.stats.prompt_bytes.add(prompt_bytes);
+            worker.stats.matched_bytes.add(decision.matched_bytes);
+            carry_out(self.stream, &decision, prompt_bytes, &self.config, &mut worker, now_ms)
+        });
         self.decided_ms = now_ms;
     }
 
     /// A prompt that was decided by its head has been read to its end: brings its host's books up to date.
     fn correct(&mut self) {
-        let Some(reading) = self.reading.as_mut().filter(|reading| !reading.remembered_full) else { return };
+        let Some(reading) = self.reading.as_mut().filter(|reading| !reading.walked_full) else { return };
         let mut worker = self.worker.borrow_mut();
         worker.router.advance(&mut reading.walk, &reading.prompt, false);
         let change = worker.router.correct(self.stream, &reading.walk, &reading.prompt);
@@ -323,53 +351,37 @@ impl Filter {
 
     /// Remembers what has become known of the prompt for the host that has it.
     fn remember(&mut self) {
-        let (Some(decided), Some(reading)) = (&self.decided, &mut self.reading) else {
+        let slot = self.decided.as_ref().and_then(|decided| decided.slot);
+        let (Some(slot), Some(reading)) = (slot, &mut self.reading) else {
             return;
         };
         let full = reading.is_full();
-        if reading.remembered_full || decided.named.is_empty() {
+        if reading.remembered_full {
             return;
         }
         let mut worker = self.worker.borrow_mut();
-        reading.remembered = worker.router.remember(decided.slot, &reading.prompt, reading.remembered, full);
+        reading.remembered = worker.router.remember(slot, &reading.prompt, reading.remembered, full);
         reading.remembered_full = full;
     }
 
     /// The answer begins, or Envoy's in its place: who served, and how well?
     fn served(&mut self) {
-        let Some(decided) = &mut self.decided else {
+        if self.decided.is_none() {
             return;
-        };
+        }
         let status = host::header(Headers::Response, ":status");
-        let failed = status.is_none_or(|status| status.first() == Some(&b'5'));
+        let class = status.as_ref().and_then(|status| status.first());
+        let failed = class.is_none_or(|class| *class == b'5');
         let served = host::property(&["upstream", "address"]).and_then(|bytes| String::from_utf8(bytes).ok());
         if let Some(address) = served {
-            let mut worker = self.worker.borrow_mut();
-            let slot = worker.router.fleet().by_address(&address).map(|host| host.slot);
-            if address != decided.address {
-                worker.stats.moved.add(1);
-                // Those that were named before it have been tried.
-                let now_ms = Some(now_ms());
-                for tried in decided.named.iter().take_while(|named| Some(**named) != slot) {
-                    worker.router.outcome(*tried, now_ms);
-                }
-                if let Some(slot) = slot {
-                    let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_full()));
-                    let changes = worker.router.moved(self.stream, slot, prompt);
-                    changes.into_iter().flatten().for_each(|change| worker.apply(Some(change)));
-                    decided.slot = slot;
-                    decided.address = address;
-                }
-            }
-            if let Some(slot) = slot {
-                worker.router.outcome(slot, failed.then(now_ms));
-                worker.stats.host_failures.add(u64::from(failed));
-            }
+            self.served_by(address, class == Some(&b'2'), failed);
         }
+        self.remember();
+        let Some(decided) = &self.decided else { return };
         if self.config.debug_headers {
             let matched = format!("{}/{}", decided.matched_bytes, decided.prompt_bytes);
             host::set_header(Headers::Response, "x-kvroute-host", &decided.address);
-            host::set_header(Headers::Response, "x-kvroute-reason", decided.reason.as_str());
+            host::set_header(Headers::Response, "x-kvroute-reason", &decided.reason);
             host::set_header(Headers::Response, "x-kvroute-matched", &matched);
         }
         if !failed && self.reading.is_some() {
@@ -377,11 +389,47 @@ impl Filter {
         }
     }
 
+    /// Brings the books of the host that served up to date, and learns how it is: it answered `well`, `failed`, or
+    /// found fault with the request.
+    fn served_by(&mut self, address: String, well: bool, failed: bool) {
+        let Some(decided) = &mut self.decided else { return };
+        let mut worker = self.worker.borrow_mut();
+        let slot = worker.router.fleet().by_address(&address).map(|host| host.slot);
+        if let Some(shadow) = decided.shadow.take() {
+            // Without an answer it is not known who holds what.
+            if let Some(slot) = slot.filter(|_| well) {
+                shadow.settle(self.stream, slot, self.reading.as_ref(), &mut worker, now_ms());
+                decided.slot = Some(slot);
+            }
+        } else if address != decided.address {
+            worker.stats.moved.add(1);
+            // Those that were named before it have been tried.
+            let now_ms = Some(now_ms());
+            for tried in decided.named.iter().take_while(|named| Some(**named) != slot) {
+                worker.router.outcome(*tried, now_ms);
+            }
+            if let Some(slot) = slot {
+                let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_full()));
+                let changes = worker.router.moved(self.stream, slot, prompt);
+                changes.into_iter().flatten().for_each(|change| worker.apply(Some(change)));
+                decided.slot = Some(slot);
+                decided.address = address;
+            }
+        }
+        let Some(slot) = slot else { return };
+        worker.router.outcome(slot, failed.then(now_ms));
+        worker.stats.host_failures.add(u64::from(failed));
+        if let Some(reading) = self.reading.as_ref().filter(|_| well) {
+            self.response.predicted_bytes = reading.walk.matched(slot);
+            worker.stats.match_predicted.record(self.response.predicted_bytes, reading.prompt_bytes());
+        }
+    }
+
     /// Bytes of the answer come by.
     fn answer_bytes(&mut self, size: usize) {
         if !std::mem::replace(&mut self.response.first_byte, true) {
             let mut worker = self.worker.borrow_mut();
-            let change = worker.router.first_byte(self.stream);
+            let change = worker.router.first_byte(self.stream, now_ms());
             worker.apply(change);
         }
         if let Some(tail) = &mut self.response.tail {
@@ -402,17 +450,16 @@ impl Filter {
         let Some(usage) = self.response.tail.take().and_then(|tail| tail.usage()) else {
             return;
         };
-        let Some(decided) = &self.decided else { return };
-        if let Some(reading) =
-            self.reading.as_ref().filter(|reading| reading.ended && !reading.prompt.is_token_ids())
-        {
+        let Some(reading) = &self.reading else { return };
+        if reading.ended && !reading.prompt.is_token_ids() {
             worker.router.learn(reading.prompt.bytes(), &usage);
         }
         worker.stats.told_prompt_tokens.add(usage.prompt_tokens);
         if let Some(cached) = usage.cached_tokens {
-            let predicted = decided.matched_bytes as f64 / worker.router.bytes_per_token();
+            let predicted = worker.router.tokens(self.response.predicted_bytes, &reading.prompt);
             worker.stats.told_cached_tokens.add(cached);
-            worker.stats.predicted_cached_tokens.add(predicted as u64);
+            worker.stats.predicted_cached_tokens.add(predicted);
+            worker.stats.match_actual.record(cached, usage.prompt_tokens);
         }
     }
 }

@@ -55,8 +55,19 @@ unsafe extern "C" {
     ) -> u32;
     fn proxy_define_metric(kind: u32, name: *const u8, name_size: usize, id: *mut u32) -> u32;
     fn proxy_increment_metric(id: u32, offset: i64) -> u32;
+    fn proxy_record_metric(id: u32, value: u64) -> u32;
     fn proxy_get_metric(id: u32, value: *mut u64) -> u32;
     fn proxy_set_effective_context(context: u32) -> u32;
+    fn proxy_send_local_response(
+        status: u32,
+        details: *const u8,
+        details_size: usize,
+        body: *const u8,
+        body_size: usize,
+        headers: *const u8,
+        headers_size: usize,
+        grpc_status: i32,
+    ) -> u32;
     fn proxy_continue_stream(kind: u32) -> u32;
 }
 
@@ -91,6 +102,8 @@ pub enum MetricKind {
     Counter = 0,
     /// Rises and falls; one value for all workers.
     Gauge = 1,
+    /// Counts values by their size.
+    Histogram = 2,
 }
 
 /// The wall clock, in nanoseconds since 1970.
@@ -127,6 +140,13 @@ pub fn header(map: Headers, name: &str) -> Option<Vec<u8>> {
     filled(|data, size| unsafe {
         proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), data, size)
     })
+}
+
+/// The status of a response; 0 if there is none.
+pub fn status(map: Headers) -> u32 {
+    let digits = header(map, ":status").unwrap_or_default();
+    // Envoy's own: three digits.
+    digits.iter().take(3).fold(0, |status, digit| 10 * status + u32::from(digit & 15))
 }
 
 /// Replaces all values of a header by one.
@@ -190,6 +210,12 @@ pub fn add_metric(id: u32, offset: i64) {
     unsafe { proxy_increment_metric(id, offset) };
 }
 
+/// Records a value in a histogram.
+pub fn record_metric(id: u32, value: u64) {
+    // SAFETY: no pointers.
+    unsafe { proxy_record_metric(id, value) };
+}
+
 /// Reads a metric.
 pub fn metric(id: u32) -> Option<u64> {
     let mut value = 0;
@@ -204,11 +230,64 @@ pub fn act_for(stream: u32) -> bool {
     unsafe { proxy_set_effective_context(stream) == OK }
 }
 
+/// Answers a request in the upstream's place. Nothing more of it will be seen.
+pub fn send_local_response(status: u32, headers: &[(&str, &str)], body: &[u8]) -> bool {
+    const DETAILS: &[u8] = b"kvroute";
+    const NO_GRPC_STATUS: i32 = -1;
+    // As Envoy serialises maps: a count, the sizes of all names and values, then each of them with a NUL behind.
+    let mut map = (headers.len() as u32).to_le_bytes().to_vec();
+    for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+        map.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    }
+    for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+        map.extend_from_slice(text.as_bytes());
+        map.push(0);
+    }
+    // SAFETY: all slices outlive the call.
+    let sent = unsafe {
+        proxy_send_local_response(
+            status,
+            DETAILS.as_ptr(),
+            DETAILS.len(),
+            body.as_ptr(),
+            body.len(),
+            map.as_ptr(),
+            map.len(),
+            NO_GRPC_STATUS,
+        )
+    };
+    sent == OK
+}
+
 /// Sends on a request whose headers are held.
 pub fn resume_request() -> bool {
     const REQUEST: u32 = 0;
     // SAFETY: no pointers.
     unsafe { proxy_continue_stream(REQUEST) == OK }
+}
+
+/// Asks a host for something, through the cluster it belongs to: `destination` is the header that names it, and its
+/// address. Answers the token under which the answer will come.
+// Polls and peers share one copy of it.
+#[inline(never)]
+pub fn get(
+    cluster: &str,
+    destination: (&str, &str),
+    path: &str,
+    more: (&str, &str),
+    timeout_ms: u64,
+) -> Option<u32> {
+    let headers = vec![
+        (":method", "GET"),
+        (":path", path),
+        (":authority", destination.1),
+        destination,
+        more,
+        ("user-agent", "kvroute"),
+    ];
+    // The one call that goes through the SDK: its dispatcher must know the token. It does not panic.
+    let timeout = Duration::from_millis(timeout_ms);
+    proxy_wasm::hostcalls::dispatch_http_call(cluster, headers, None, Vec::new(), timeout).ok()
 }
 
 /// Runs a call that fills a buffer. A call that succeeds without one filled nothing.

@@ -3,10 +3,14 @@
 //! | question | module |
 //! | --- | --- |
 //! | how is a configuration loaded, and what happens at a tick? | `root` |
+//! | what kinds of streams are there? | `stream` |
 //! | what happens to one request? | `filter` |
 //! | how far has a body been read? | `reading` |
 //! | how is a decision carried out? | `decided` |
+//! | what is learned of a request that Envoy's own policy sends on? | `shadow` |
 //! | how are the engines polled? | `poller` |
+//! | how do gateways learn of each other's placements? | `peers` |
+//! | what does a gateway answer on its control listener? | `control` |
 //! | what does this VM know of a cluster? | `worker` |
 //! | what lies in shared data, under which keys? | `shared` |
 //! | which metrics are there? | `stats` |
@@ -18,14 +22,18 @@
 //! that worker. `host` declares the same imports with plain status codes and answers `Option`s and
 //! `bool`s; nothing outside it talks to Envoy.
 
+mod control;
 mod decided;
 mod filter;
 mod host;
+mod peers;
 mod poller;
 mod reading;
 mod root;
+mod shadow;
 mod shared;
 mod stats;
+mod stream;
 mod worker;
 
 use proxy_wasm::traits::RootContext;

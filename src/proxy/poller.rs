@@ -16,7 +16,6 @@ use crate::core::fleet::{Own, Polled, Slot};
 use crate::core::scrape::engine::MAX_BODY_BYTES;
 use crate::core::scrape::{read_engine, EngineSample};
 use crate::core::snapshot::Snapshot;
-use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Milliseconds for which the lease is taken: a leader that is gone is replaced within this time.
@@ -85,6 +84,11 @@ impl Poller {
         }
     }
 
+    /// Whether this root did what only one does for all, at its last tick.
+    pub fn leads(&self) -> bool {
+        self.leading.is_some()
+    }
+
     fn holds_lease(&mut self, worker: &Worker, now_ms: u64) -> bool {
         if self.generation.is_none() {
             self.generation = worker.shared.generation(self.fingerprint);
@@ -129,7 +133,8 @@ impl Poller {
         match outcome(body_size) {
             Ok(sample) => {
                 worker.stats.polls_ok.add(1);
-                let polled = leading.known(&call).after(&sample, &call.own, &own, now_ms);
+                let told = 0;
+                let polled = leading.known(&call).after(&sample, &call.own, &own, told, now_ms);
                 leading.snapshot.weigh_foreign(&polled);
                 leading.learned(&call, polled);
             }
@@ -168,23 +173,13 @@ impl Leading {
     }
 
     fn poll(&mut self, worker: &mut Worker, config: &Config, slot: Slot, address: String) {
-        let headers = vec![
-            (":method", "GET"),
-            (":path", config.poll.path.as_str()),
-            (":authority", address.as_str()),
-            (config.destination_header.as_str(), address.as_str()),
-            ("accept", "text/plain"),
-            ("user-agent", "kvroute"),
-        ];
         let earlier = self.own.iter().find(|(there, _)| *there == slot).map(|(_, own)| *own);
         let own = earlier.unwrap_or_else(|| worker.own(slot));
-        let timeout = Duration::from_millis(config.poll.timeout_ms);
-        // The one call that goes through the SDK: its dispatcher must know the token.
-        match proxy_wasm::hostcalls::dispatch_http_call(&config.cluster, headers, None, Vec::new(), timeout) {
-            Ok(token) => self.under_way.push(Call { token, slot, address, own }),
-            Err(_) => {
-                self.failed(worker, config, &Call { token: 0, slot, address, own }, PollFailure::Refused)
-            }
+        let destination = (config.destination_header.as_str(), address.as_str());
+        let more = ("accept", "text/plain");
+        match host::get(&config.cluster, destination, &config.poll.path, more, config.poll.timeout_ms) {
+            Some(token) => self.under_way.push(Call { token, slot, address, own }),
+            None => self.failed(worker, config, &Call { token: 0, slot, address, own }, PollFailure::Refused),
         }
     }
 
@@ -210,8 +205,7 @@ impl Leading {
 
 /// What the answer says, or why it says nothing. To be called inside the answer's callback.
 fn outcome(body_size: usize) -> Result<EngineSample, PollFailure> {
-    let status = host::header(Headers::CallResponse, ":status");
-    let status = status.and_then(|digits| std::str::from_utf8(&digits).ok()?.parse().ok()).unwrap_or(0);
+    let status = host::status(Headers::CallResponse);
     if status != 200 {
         return Err(PollFailure::Status(status));
     }

@@ -18,6 +18,8 @@ pub struct Reading {
     pub fed: usize,
     /// Whether the body has ended.
     pub ended: bool,
+    /// Whether it was walked under the full seed when it was decided.
+    pub walked_full: bool,
     /// Positions that the index knows.
     pub remembered: usize,
     /// Whether it knows them under the full seed too.
@@ -34,6 +36,7 @@ impl Reading {
             walk: Walk::default(),
             fed: 0,
             ended: false,
+            walked_full: false,
             remembered: 0,
             remembered_full: false,
             length,

@@ -4,10 +4,14 @@
 //! thread. Roots of an old configuration go on ticking while their streams end; they share the VM's
 //! [`Worker`] and leave polling to newer ones.
 
+use super::control::Control;
 use super::decided::rescue;
 use super::filter::Filter;
 use super::host::{self, Buffer};
+use super::peers::Peers;
 use super::poller::Poller;
+use super::shared::Shared;
+use super::stream::Stream;
 use super::worker::{now_ms, Worker};
 use crate::core::config::Config;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
@@ -28,19 +32,27 @@ pub struct Root {
     loaded: Option<Loaded>,
 }
 
-struct Loaded {
-    config: Rc<Config>,
-    worker: Rc<RefCell<Worker>>,
-    poller: Poller,
+/// What a configuration makes of a root.
+enum Loaded {
+    /// It routes requests.
+    Routing { config: Rc<Config>, worker: Rc<RefCell<Worker>>, poller: Poller, peers: Peers },
+    /// It answers on a control listener. It knows no hosts and never ticks.
+    Control { config: Rc<Config>, shared: Rc<Shared> },
 }
 
 impl RootContext for Root {
     fn on_configure(&mut self, _size: usize) -> bool {
         let bytes = host::buffer(Buffer::Configuration, 0, MAX_CONFIGURATION).unwrap_or_default();
         match Config::parse(&bytes) {
+            Ok(config) if config.control => {
+                let shared = Rc::new(Shared::of(&config.cluster));
+                self.loaded = Some(Loaded::Control { config: Rc::new(config), shared });
+                true
+            }
             Ok(config) => {
-                let worker = Worker::of(&config);
-                self.loaded = Some(Loaded { config: Rc::new(config), worker, poller: Poller::new(&bytes) });
+                let (worker, poller) = (Worker::of(&config), Poller::new(&bytes));
+                let (config, peers) = (Rc::new(config), Peers::default());
+                self.loaded = Some(Loaded::Routing { config, worker, poller, peers });
                 host::set_tick_period(Duration::from_millis(TICK_MS))
             }
             Err(refusal) => {
@@ -51,7 +63,7 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        let Some(Loaded { config, worker, poller }) = &mut self.loaded else {
+        let Some(Loaded::Routing { config, worker, poller, peers }) = &mut self.loaded else {
             return;
         };
         let now_ms = now_ms();
@@ -59,6 +71,7 @@ impl RootContext for Root {
             let mut worker = worker.borrow_mut();
             worker.tick(now_ms, TICK_MS);
             poller.tick(&mut worker, config, now_ms);
+            peers.tick(&mut worker, config, poller.leads(), now_ms);
             worker.stuck(now_ms)
         };
         for stream in stuck {
@@ -67,8 +80,14 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, stream: u32) -> Option<Box<dyn HttpContext>> {
-        let loaded = self.loaded.as_ref()?;
-        Some(Box::new(Filter::new(stream, Rc::clone(&loaded.config), Rc::clone(&loaded.worker))))
+        Some(Box::new(match self.loaded.as_ref()? {
+            Loaded::Routing { config, worker, .. } => {
+                Stream::Routed(Filter::new(stream, Rc::clone(config), Rc::clone(worker)))
+            }
+            Loaded::Control { config, shared } => {
+                Stream::Control(Control::new(Rc::clone(config), Rc::clone(shared)))
+            }
+        }))
     }
 
     fn get_type(&self) -> Option<ContextType> {
@@ -78,8 +97,10 @@ impl RootContext for Root {
 
 impl Context for Root {
     fn on_http_call_response(&mut self, token: u32, _headers: usize, body_size: usize, _trailers: usize) {
-        if let Some(Loaded { config, worker, poller }) = &mut self.loaded {
-            poller.answered(&mut worker.borrow_mut(), config, token, body_size, now_ms());
+        if let Some(Loaded::Routing { config, worker, poller, peers }) = &mut self.loaded {
+            let (worker, now_ms) = (&mut worker.borrow_mut(), now_ms());
+            poller.answered(worker, config, token, body_size, now_ms);
+            peers.answered(worker, token, body_size, now_ms);
         }
     }
 }

@@ -10,6 +10,9 @@
 //! | `kvroute/1/leader/<cluster>` | who polls, and until when |
 //! | `kvroute/1/generation/<cluster>` | number of the newest configuration |
 //! | `kvroute/1/worker/<cluster>/<n>` | what worker n has placed and has in flight |
+//! | `kvroute/1/gateway` | the number of this process among gateways |
+//! | `kvroute/1/peers/<cluster>` | what this gateway tells others |
+//! | `kvroute/1/heard/<cluster>` | what others told this gateway, for its workers |
 //!
 //! Istio gives all wasm plugins one namespace: hence the prefix. The 1 is the layout's version: shared data
 //! outlives a code update.
@@ -47,6 +50,8 @@ pub struct Shared {
     leader: String,
     generation: String,
     worker: String,
+    journal: String,
+    heard: String,
 }
 
 impl Shared {
@@ -57,6 +62,8 @@ impl Shared {
             leader: format!("kvroute/1/leader/{cluster}"),
             generation: format!("kvroute/1/generation/{cluster}"),
             worker: format!("kvroute/1/worker/{cluster}/"),
+            journal: format!("kvroute/1/peers/{cluster}"),
+            heard: format!("kvroute/1/heard/{cluster}"),
         }
     }
 
@@ -72,6 +79,43 @@ impl Shared {
             }
         }
         roster
+    }
+
+    /// The number of this process among gateways: the first to ask chooses, a random one. `None` if others kept winning;
+    /// try again at the next tick.
+    pub fn gateway(drawn: u64) -> Option<u64> {
+        const KEY: &str = "kvroute/1/gateway";
+        for _ in 0..ATTEMPTS {
+            let (found, cas) = read_or_create(KEY);
+            let known = Reader::new(&found, VERSION).and_then(|mut value| value.u64());
+            if known.is_some() {
+                return known;
+            }
+            let mut value = Writer::new(VERSION);
+            value.u64(drawn);
+            host::set_shared(KEY, &value.finish(), Some(cas));
+        }
+        None
+    }
+
+    /// What this gateway tells others, if any of its workers has published it.
+    pub fn journal(&self) -> Option<Vec<u8>> {
+        Some(host::shared(&self.journal)?.0)
+    }
+
+    /// Publishes what this gateway tells others. Only the leader does.
+    pub fn publish_journal(&self, value: &[u8]) {
+        host::set_shared(&self.journal, value, None);
+    }
+
+    /// What others told this gateway, if they did.
+    pub fn heard(&self) -> Option<Vec<u8>> {
+        Some(host::shared(&self.heard)?.0)
+    }
+
+    /// Publishes what others told this gateway. Only the leader does.
+    pub fn publish_heard(&self, value: &[u8]) {
+        host::set_shared(&self.heard, value, None);
     }
 
     /// The snapshot, if there is one.

@@ -7,7 +7,7 @@ use super::host::{self, MetricKind};
 use crate::core::audit::InFlight;
 use crate::core::fleet::{Own, Slot};
 use crate::core::prompt::Unread;
-use crate::core::route::Reason;
+use crate::core::route::{Decision, Reason};
 use crate::core::router::Change;
 use crate::core::scrape::ScrapeError;
 use std::cell::Cell;
@@ -60,6 +60,8 @@ pub struct Counter {
 }
 
 impl Counter {
+    // Called some fifty times: inlined, each would be a hundred bytes of wasm more.
+    #[inline(never)]
     fn new(name: &str) -> Self {
         Self {
             id: host::define_metric(MetricKind::Counter, &format!("kvroute_{name}_total")),
@@ -76,6 +78,27 @@ impl Counter {
         let more = self.pending.take();
         if let Some(id) = self.id.filter(|_| more > 0) {
             host::add_metric(id, i64::try_from(more).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// How much of each prompt was in a cache, in percent. These cannot be added up until the next tick: each value is a
+/// call to Envoy, one of either kind a request.
+#[derive(Debug)]
+pub struct MatchPercent {
+    id: Option<u32>,
+}
+
+impl MatchPercent {
+    fn new(whose: &str) -> Self {
+        Self { id: host::define_metric(MetricKind::Histogram, &format!("kvroute_match_percent_{whose}")) }
+    }
+
+    /// Records that `part` of `whole` was found. An empty prompt has no share.
+    pub fn record(&self, part: u64, whole: u64) {
+        let percent = part.min(whole).saturating_mul(100).checked_div(whole);
+        if let Some((id, percent)) = self.id.zip(percent) {
+            host::record_metric(id, percent);
         }
     }
 }
@@ -98,6 +121,28 @@ pub struct Stats {
     pub told_cached_tokens: Counter,
     /// Of these, tokens that the filter believed to be cached.
     pub predicted_cached_tokens: Counter,
+    /// How much of each prompt the host that served was believed to hold.
+    pub match_predicted: MatchPercent,
+    /// How much of each prompt its engine told it had cached.
+    pub match_actual: MatchPercent,
+    /// Prompt tokens that another host held when a request was spilled.
+    pub spill_forgone_tokens: Counter,
+    /// Milliseconds of standing behind others that this avoided.
+    pub spill_avoided_ms: Counter,
+    /// Requests left alone.
+    pub off: Counter,
+    /// Requests that were decided, went by Envoy's own policy, and were answered.
+    pub shadow_requests: Counter,
+    /// Of these, requests that went where they would have been sent.
+    pub shadow_agreed: Counter,
+    /// Prompt tokens that the chosen hosts held beyond those that got the requests.
+    pub shadow_saved_tokens: Counter,
+    /// Prompt tokens that they held less.
+    pub shadow_lost_tokens: Counter,
+    /// Milliseconds that requests would have stood less behind others.
+    pub shadow_avoided_ms: Counter,
+    /// Milliseconds that they would have stood more.
+    pub shadow_added_ms: Counter,
     /// Requests served by another host than the first named: retries, and hosts Envoy does not know.
     pub moved: Counter,
     /// Bodies with wrong JSON.
@@ -108,6 +153,16 @@ pub struct Stats {
     pub untold: Counter,
     /// Requests resumed because no body came while their headers were held.
     pub rescued: Counter,
+    /// Gateways asked that answered.
+    pub peers_pulled: Counter,
+    /// Gateways asked that did not answer.
+    pub peers_failed: Counter,
+    /// Gateways asked that know another secret, or answered something else.
+    pub peers_refused: Counter,
+    /// Placements that they told.
+    pub peers_placements: Counter,
+    /// Placements that were not told to them, or not passed on to all workers, for want of room.
+    pub peers_untold: Counter,
 }
 
 impl Stats {
@@ -125,18 +180,36 @@ impl Stats {
             told_prompt_tokens: Counter::new("told_prompt_tokens"),
             told_cached_tokens: Counter::new("told_cached_tokens"),
             predicted_cached_tokens: Counter::new("predicted_cached_tokens"),
+            match_predicted: MatchPercent::new("predicted"),
+            match_actual: MatchPercent::new("actual"),
+            spill_forgone_tokens: Counter::new("spill_forgone_tokens"),
+            spill_avoided_ms: Counter::new("spill_avoided_ms"),
+            off: Counter::new("requests_off"),
+            shadow_requests: Counter::new("shadow_requests"),
+            shadow_agreed: Counter::new("shadow_agreed"),
+            shadow_saved_tokens: Counter::new("shadow_saved_tokens"),
+            shadow_lost_tokens: Counter::new("shadow_lost_tokens"),
+            shadow_avoided_ms: Counter::new("shadow_avoided_ms"),
+            shadow_added_ms: Counter::new("shadow_added_ms"),
             moved: Counter::new("requests_moved"),
             broken_bodies: Counter::new("bodies_broken"),
             host_failures: Counter::new("host_failures"),
             untold: Counter::new("placements_untold"),
             rescued: Counter::new("requests_rescued"),
+            peers_pulled: Counter::new("peers_pulled"),
+            peers_failed: Counter::new("peers_failed"),
+            peers_refused: Counter::new("peers_refused"),
+            peers_placements: Counter::new("peers_placements"),
+            peers_untold: Counter::new("peers_untold"),
         }
     }
 
-    /// A request was decided for a reason.
-    pub fn decided(&self, reason: Reason) {
+    /// A request was decided.
+    pub fn decided(&self, decision: &Decision) {
+        self.spill_forgone_tokens.add(decision.regret.forgone_tokens);
+        self.spill_avoided_ms.add(decision.regret.avoided_ms);
         let [prefix, spill, cold, no_hosts] = &self.decided;
-        let counter = match reason {
+        let counter = match decision.reason {
             Reason::Prefix => Some(prefix),
             Reason::Spill => Some(spill),
             Reason::Cold => Some(cold),
@@ -167,11 +240,25 @@ impl Stats {
             &self.told_prompt_tokens,
             &self.told_cached_tokens,
             &self.predicted_cached_tokens,
+            &self.spill_forgone_tokens,
+            &self.spill_avoided_ms,
+            &self.off,
+            &self.shadow_requests,
+            &self.shadow_agreed,
+            &self.shadow_saved_tokens,
+            &self.shadow_lost_tokens,
+            &self.shadow_avoided_ms,
+            &self.shadow_added_ms,
             &self.moved,
             &self.broken_bodies,
             &self.host_failures,
             &self.untold,
             &self.rescued,
+            &self.peers_pulled,
+            &self.peers_failed,
+            &self.peers_refused,
+            &self.peers_placements,
+            &self.peers_untold,
         ];
         let by_reason = self.decided.iter().chain(&self.unread).chain(&self.polls_failed);
         by_reason.chain(single).for_each(Counter::flush);

@@ -10,7 +10,8 @@ use super::stats::{SlotGauges, Stats};
 use crate::core::audit::{Audit, InFlight};
 use crate::core::config::Config;
 use crate::core::fleet::{Own, Slot};
-use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox};
+use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox, Placement};
+use crate::core::peers::Outgoing;
 use crate::core::router::{Change, Router};
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -46,6 +47,12 @@ pub struct Worker {
     pub shared: Rc<Shared>,
     /// Tells this VM from all others.
     pub id: u64,
+    /// What this gateway's workers placed, for other gateways: collected by the leader.
+    pub outgoing: Option<Outgoing>,
+    /// How far this worker's own placements have been collected.
+    collected: Inbox,
+    /// How far what other gateways placed has been read, if there are any.
+    heard: Option<Inbox>,
     gauges: SlotGauges,
     gauges_read_ns: u64,
     /// This worker's number in shared data, once it has one.
@@ -101,6 +108,9 @@ impl Worker {
             stats: Stats::new(),
             shared: Rc::new(Shared::of(&config.cluster)),
             id: RandomState::new().build_hasher().finish(),
+            outgoing: None,
+            collected: Inbox::default(),
+            heard: None,
             gauges: SlotGauges::default(),
             gauges_read_ns: 0,
             number: None,
@@ -123,6 +133,7 @@ impl Worker {
             .filter_map(|(host, name)| Some((host.clone(), roster.slot(name)?)))
             .collect();
         self.router.configure(config, &hosts);
+        self.heard = config.peers.as_ref().map(|_| self.heard.take().unwrap_or_default());
         self.read_gauges();
     }
 
@@ -140,7 +151,7 @@ impl Worker {
         if now_ns.abs_diff(self.gauges_read_ns) > hosts * GAUGES_GOOD_NS_PER_HOST {
             self.gauges_read_ns = now_ns;
             let gauges = &mut self.gauges;
-            self.router.refresh(|slot, own| gauges.read_in_flight(slot, own));
+            self.router.refresh(|slot, own, _| gauges.read_in_flight(slot, own));
         }
     }
 
@@ -153,7 +164,7 @@ impl Worker {
 
     fn read_gauges(&mut self) {
         let gauges = &mut self.gauges;
-        self.router.refresh(|slot, own| gauges.read(slot, own));
+        self.router.refresh(|slot, own, _| gauges.read(slot, own));
     }
 
     /// What is to be done every so often: tell the others, hear them, learn what the leader knows. Roots of
@@ -171,6 +182,7 @@ impl Worker {
         if self.ticks.is_multiple_of(self.hear_every) {
             self.hear(now_ms);
         }
+        self.hear_peers();
         if let Some(snapshot) = self.shared.snapshot() {
             self.router.apply(&snapshot);
         }
@@ -182,6 +194,11 @@ impl Worker {
 
     fn publish(&mut self, now_ms: u64) {
         let value = self.router.publish(self.id, now_ms);
+        // Even while another worker collects: what that one has heard must not be told again later.
+        if self.heard.is_some() {
+            let outgoing = &mut self.outgoing;
+            self.collected.read(&value, |placement| collect(outgoing, &placement));
+        }
         let found = self.number.and_then(|number| Some((number, self.shared.worker(number)?)));
         if let Some((number, (old, cas))) = found {
             let holder = read_bulletin(&old).map(|bulletin| bulletin.worker);
@@ -214,10 +231,22 @@ impl Worker {
             self.inboxes.resize_with(n + 1, Inbox::default);
         }
         let Some(inbox) = self.inboxes.get_mut(n) else { return };
-        let router = &mut self.router;
-        let bulletin = inbox.read(value, |placement| router.hear(&placement));
+        let (router, outgoing) = (&mut self.router, &mut self.outgoing);
+        let bulletin = inbox.read(value, |placement| {
+            router.hear(&placement);
+            collect(outgoing, &placement);
+        });
         let alive = |bulletin: &Bulletin| now_ms.saturating_sub(bulletin.at_ms) < DEAD_AFTER_MS;
         self.books.extend(bulletin.filter(alive).into_iter().flat_map(|bulletin| bulletin.holdings));
+    }
+
+    /// Hears what other gateways placed, unless it was this worker that passed it on.
+    fn hear_peers(&mut self) {
+        let (None, Some(heard)) = (&self.outgoing, &mut self.heard) else { return };
+        if let Some(value) = self.shared.heard() {
+            let router = &mut self.router;
+            heard.read(&value, |placement| router.hear(&placement));
+        }
     }
 
     /// Compares the gauges with the books of all workers, and corrects what has leaked. Only the leader does.
@@ -287,6 +316,13 @@ impl Worker {
             );
         }
         stuck
+    }
+}
+
+/// Notes for other gateways what a worker of this one placed.
+fn collect(outgoing: &mut Option<Outgoing>, placement: &Placement) {
+    if let Some(outgoing) = outgoing {
+        outgoing.note(placement.slot, &placement.blocks);
     }
 }
 

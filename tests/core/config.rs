@@ -1,7 +1,7 @@
 //! What is accepted, and that a refusal names its key.
 
 use super::test;
-use kvroute::core::config::Config;
+use kvroute::core::config::{Config, Mode, Modes};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text.as_bytes()).map_err(|refusal| refusal.to_string())
@@ -97,6 +97,7 @@ fn slower_polling_alone_does_not_make_answers_stale() {
 #[test]
 fn a_refusal_is_one_line_that_names_the_key() {
     let with = |more: &str| format!(r#"{{"cluster":"c","hosts":["10.0.0.1:80"]{more}}}"#);
+    let peers = |more: &str| format!(r#","peers":{{"cluster":"p","hosts":["10.1.0.1:80"],{more}}}"#);
     for (text, key, about) in [
         (String::new(), "", "empty"),
         ("{hosts: [".to_owned(), "", "not JSON"),
@@ -127,12 +128,73 @@ fn a_refusal_is_one_line_that_names_the_key() {
         (with(r#","prompt":{"block_bytes":0}"#), "prompt.block_bytes", "from 32"),
         (with(r#","prompt":{"max_bytes":1}"#), "prompt.max_bytes", "from 4096"),
         (with(r#","index":{"entries":5000}"#), "index.entries", "power of two"),
+        (with(r#","mode":"shaddow""#), "mode", "\"shadow\""),
+        (with(r#","mode":"""#), "mode", "\"on\""),
+        (with(r#","mode":50"#), "mode", "an object"),
+        (with(r#","mode":["on"]"#), "mode", "an object"),
+        (with(r#","mode":{"on":60,"shadow":60}"#), "mode.shadow", "100 together at most, got 120"),
+        (with(r#","mode":{"on":-1}"#), "mode.on", "from 0"),
+        (with(r#","mode":{"shadow":100.5}"#), "mode.shadow", "to 100"),
+        (with(r#","mode":{"on":"half"}"#), "mode.on", "a number"),
+        (with(r#","mode":{"off":50}"#), "mode.off", "known"),
+        (with(r#","control":1"#), "control", "true or false"),
+        (with(r#","control":true"#), "peers.secret", "required"),
+        (with(r#","peers":7"#), "peers", "object"),
+        (with(r#","peers":{}"#), "peers.cluster", "required"),
+        (with(r#","peers":{"cluster":"p"}"#), "peers.hosts", "required"),
+        (with(r#","peers":{"cluster":"p","hosts":["gateway-1:80"]}"#), "peers.hosts[0]", "ip:port"),
+        (with(r#","peers":{"cluster":"p","hosts":["10.1.0.1:80"]}"#), "peers.secret", "required"),
+        (with(&peers(r#""secret":17"#)), "peers.secret", "string"),
+        (with(&peers(r#""secret":"fifteen letters""#)), "peers.secret", "from 16"),
+        (with(&peers(r#""secret":"a secret with spaces in it""#)), "peers.secret", "visible"),
+        (with(&peers(r#""secret":"sixteen-letters-","interval_ms":1"#)), "peers.interval_ms", "from 100"),
+        (with(&peers(r#""secret":"sixteen-letters-","intervall_ms":1"#)), "peers.intervall_ms", "known"),
     ] {
         let refusal = parse(&text).expect_err(&text);
         assert!(refusal.starts_with(key), "{text}: {refusal}");
         assert!(refusal.contains(about), "{text}: {refusal}");
         assert_eq!(refusal.lines().count(), 1, "{text}: {refusal}");
     }
+}
+
+#[test]
+fn a_mode_is_a_word_or_shares_and_on_by_default() {
+    let mode = |text: &str| {
+        parse(&format!(r#"{{"cluster":"c","hosts":["10.0.0.1:80"]{text}}}"#)).map(|config| config.mode)
+    };
+    for (text, on, shadow) in [
+        ("", 100.0, 0.0),
+        (r#","mode":null"#, 100.0, 0.0),
+        (r#","mode":"on""#, 100.0, 0.0),
+        (r#","mode":"shadow""#, 0.0, 100.0),
+        (r#","mode":"off""#, 0.0, 0.0),
+        // What a bare word becomes in YAML.
+        (r#","mode":true"#, 100.0, 0.0),
+        (r#","mode":false"#, 0.0, 0.0),
+        (r#","mode":{}"#, 0.0, 0.0),
+        (r#","mode":{"on":10,"shadow":null}"#, 10.0, 0.0),
+        (r#","mode":{"on":10,"shadow":90}"#, 10.0, 90.0),
+        (r#","mode":{"on":0.1,"shadow":99.9}"#, 0.1, 99.9),
+    ] {
+        assert_eq!(mode(text), Ok(Modes { on, shadow }), "{text}");
+    }
+}
+
+#[test]
+fn modes_are_drawn_in_their_shares() {
+    let draw = |on: f64, shadow: f64| {
+        let modes = Modes { on, shadow };
+        let count = |mode: Mode| (0..1000_u64).filter(|n| modes.draw(n * (u64::MAX / 1000)) == mode).count();
+        [Mode::On, Mode::Shadow, Mode::Off].map(count)
+    };
+    assert_eq!(draw(100.0, 0.0), [1000, 0, 0]);
+    assert_eq!(draw(0.0, 100.0), [0, 1000, 0]);
+    assert_eq!(draw(0.0, 0.0), [0, 0, 1000]);
+    assert_eq!(draw(10.0, 60.0), [101, 599, 300]);
+    // Nobody falls through the ends.
+    assert_eq!([0, u64::MAX].map(|lot| Modes { on: 100.0, shadow: 0.0 }.draw(lot)), [Mode::On; 2]);
+    assert_eq!([0, u64::MAX].map(|lot| Modes { on: 0.0, shadow: 100.0 }.draw(lot)), [Mode::Shadow; 2]);
+    assert_eq!([0, u64::MAX].map(|lot| Modes { on: 0.0, shadow: 0.0 }.draw(lot)), [Mode::Off; 2]);
 }
 
 #[test]
@@ -144,4 +206,42 @@ fn a_thousand_hosts_are_taken_and_more_are_not() {
     };
     assert_eq!(parse(&hosts(1024)).expect("valid").hosts.len(), 1024);
     assert!(parse(&hosts(1025)).expect_err("too many").starts_with("hosts:"));
+}
+
+#[test]
+fn a_control_listener_needs_the_cluster_and_the_secret_only() {
+    let config =
+        parse(r#"{"cluster":"c","control":true,"peers":{"secret":"sixteen-letters-"}}"#).expect("valid");
+    assert!(config.control && config.hosts.is_empty());
+    // It may as well be given what the filter that routes has.
+    let routing = r#"{"cluster":"c","hosts":["10.0.0.1:80"],"control":true,
+        "peers":{"cluster":"p","hosts":["10.1.0.1:80"],"secret":"sixteen-letters-"}}"#;
+    assert!(parse(routing).expect("valid").control);
+    let without = parse(r#"{"cluster":"c","hosts":["10.0.0.1:80"],"peers":null}"#).expect("valid");
+    assert!(!without.control && without.peers.is_none());
+}
+
+#[test]
+fn a_secret_is_never_printed_and_nothing_but_it_passes() {
+    const SECRET: &str = "correct-horse-battery";
+    let text = |secret: &str| {
+        format!(
+            r#"{{"cluster":"c","hosts":["10.0.0.1:80"],
+                "peers":{{"cluster":"p","hosts":["10.1.0.1:80"],"secret":"{secret}"}}}}"#
+        )
+    };
+    let config = parse(&text(SECRET)).expect("valid");
+    assert!(!format!("{config:?}").contains(SECRET));
+    for wrong in ["correct horse", "correct\thorse\tbattery", "correct-h", &SECRET.repeat(20)] {
+        let refusal = parse(&text(wrong)).expect_err("no good");
+        assert!(!refusal.contains("correct"), "{refusal}");
+    }
+    let peers = config.peers.expect("configured");
+    assert_eq!((peers.interval_ms, peers.timeout_ms), (1_000, 500));
+    assert!(peers.secret.is_borne_by(peers.secret.bearer().as_bytes()));
+    for wrong in
+        ["", "Bearer ", "Bearer correct-horse-batterY", "Bearer correct-horse-battery ", SECRET, "Bearer"]
+    {
+        assert!(!peers.secret.is_borne_by(wrong.as_bytes()), "{wrong}");
+    }
 }

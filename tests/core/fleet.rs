@@ -21,9 +21,9 @@ fn sample(prompt: f64, hits: f64, generated: f64) -> EngineSample {
 #[test]
 fn the_clock_counts_tokens_that_entered_the_cache() {
     let own = Own::default();
-    let first = Polled::default().after(&sample(5_000.0, 1_000.0, 100.0), &own, &own, 10);
+    let first = Polled::default().after(&sample(5_000.0, 1_000.0, 100.0), &own, &own, 0, 10);
     assert_eq!((first.clock_tokens, first.at_ms), (0, 10));
-    let second = first.after(&sample(9_000.0, 3_000.0, 300.0), &own, &own, 20);
+    let second = first.after(&sample(9_000.0, 3_000.0, 300.0), &own, &own, 0, 20);
     // 4,000 prompt tokens came, 2,000 of them were there; 200 were generated.
     assert_eq!(second.clock_tokens, 2_200);
 }
@@ -41,10 +41,10 @@ fn between_polls_the_clock_runs_by_what_was_sent() {
 #[test]
 fn a_restart_expires_every_prefix() {
     let own = Own::default();
-    let before = Polled::default().after(&sample(5_000.0, 0.0, 0.0), &own, &own, 10);
-    let counters_back = before.after(&sample(10.0, 0.0, 0.0), &own, &own, 20);
+    let before = Polled::default().after(&sample(5_000.0, 0.0, 0.0), &own, &own, 0, 10);
+    let counters_back = before.after(&sample(10.0, 0.0, 0.0), &own, &own, 0, 20);
     let later_start = EngineSample { start_time_seconds: Some(1_700_000_500.0), ..sample(6_000.0, 0.0, 0.0) };
-    let started_later = before.after(&later_start, &own, &own, 20);
+    let started_later = before.after(&later_start, &own, &own, 0, 20);
     for restarted in [counters_back, started_later] {
         let mut fleet = Fleet::default();
         fleet.assign(&[(addresses(1).remove(0), Slot(0))]);
@@ -57,45 +57,45 @@ fn a_restart_expires_every_prefix() {
 }
 
 #[test]
-fn own_requests_that_end_while_a_poll_is_on_its_way_are_not_taken_for_others() {
+fn known_requests_that_end_while_a_poll_is_on_its_way_are_not_taken_for_others() {
     // The engine answered when our short request was running; now it is over.
     let asked = Own { begun: 10, ..Own::default() };
     let now = Own { begun: 12, ..Own::default() };
-    let polled = Polled::default().after(&sample(1.0, 0.0, 0.0), &asked, &now, 10);
-    assert_eq!(polled.own_requests, 2);
+    let polled = Polled::default().after(&sample(1.0, 0.0, 0.0), &asked, &now, 0, 10);
+    assert_eq!(polled.known_requests, 2);
     let long = Own { requests: 3, begun: 10, ..Own::default() };
     let over = Own { requests: 0, begun: 10, ..Own::default() };
-    assert_eq!(Polled::default().after(&sample(1.0, 0.0, 0.0), &long, &over, 10).own_requests, 3);
+    assert_eq!(Polled::default().after(&sample(1.0, 0.0, 0.0), &long, &over, 0, 10).known_requests, 3);
 }
 
 #[test]
 fn hits_counted_before_their_prompt_are_neither_a_restart_nor_counted_twice() {
     // An engine counts a prompt's hits when it is scheduled, and the prompt when its prefill is done.
     let own = Own::default();
-    let first = Polled::default().after(&sample(5_000.0, 1_000.0, 0.0), &own, &own, 10);
-    let scheduled = first.after(&sample(5_000.0, 2_500.0, 0.0), &own, &own, 20);
+    let first = Polled::default().after(&sample(5_000.0, 1_000.0, 0.0), &own, &own, 0, 10);
+    let scheduled = first.after(&sample(5_000.0, 2_500.0, 0.0), &own, &own, 0, 20);
     assert_eq!(scheduled.clock_tokens, 0);
-    let done = scheduled.after(&sample(7_000.0, 2_500.0, 0.0), &own, &own, 30);
+    let done = scheduled.after(&sample(7_000.0, 2_500.0, 0.0), &own, &own, 0, 30);
     assert_eq!(done.clock_tokens, 500);
 }
 
 #[test]
 fn an_answer_without_load_is_no_answer() {
-    let good = Polled::default().after(&sample(1.0, 0.0, 0.0), &Own::default(), &Own::default(), 10);
+    let good = Polled::default().after(&sample(1.0, 0.0, 0.0), &Own::default(), &Own::default(), 0, 10);
     for half in [
         EngineSample { kv_usage: Some(0.5), ..EngineSample::default() },
         EngineSample { running: Some(0.0), ..EngineSample::default() },
     ] {
-        let after = good.after(&half, &Own::default(), &Own::default(), 20);
+        let after = good.after(&half, &Own::default(), &Own::default(), 0, 20);
         assert_eq!((after.at_ms, after.failures), (10, 1));
     }
 }
 
 #[test]
 fn counters_that_are_missing_once_are_not_a_restart() {
-    let before = Polled::default().after(&sample(5_000.0, 0.0, 0.0), &Own::default(), &Own::default(), 10);
+    let before = Polled::default().after(&sample(5_000.0, 0.0, 0.0), &Own::default(), &Own::default(), 0, 10);
     let uncounted = EngineSample { running: Some(1.0), waiting: Some(0.0), ..EngineSample::default() };
-    let after = before.after(&uncounted, &Own::default(), &Own::default(), 20);
+    let after = before.after(&uncounted, &Own::default(), &Own::default(), 0, 20);
     assert_eq!((after.clock_tokens, after.counted_tokens), (before.clock_tokens, before.counted_tokens));
 }
 

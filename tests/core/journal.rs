@@ -102,11 +102,11 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         counted_tokens: 9.0,
         prompt_tokens: 9.5,
         started_s: 10.0,
-        own_requests: 11,
+        known_requests: 11,
         own_sent_tokens: 12,
         failures: 13,
     };
-    let mut snapshot = Snapshot { foreign_share: 0.5, hosts: Vec::new() };
+    let mut snapshot = Snapshot { foreign_share: 0.5, ..Snapshot::default() };
     snapshot.put(Slot(4), "[::1]:8000", polled);
     snapshot.put(Slot(0), "10.0.0.1:8000", Polled { failures: 1, ..polled });
     assert_eq!(Snapshot::decode(&snapshot.encode()), Some(snapshot.clone()));

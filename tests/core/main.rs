@@ -17,6 +17,7 @@ mod config;
 mod fleet;
 mod index;
 mod journal;
+mod peers;
 mod prompt;
 mod route;
 mod router;

@@ -47,7 +47,7 @@ fn whatever_happens_to_streams_the_books_end_at_zero() {
                 let decision = decide(&router, &prompt);
                 router.commit(stream, &decision, n).into_iter().collect()
             }
-            2 => router.first_byte(stream).into_iter().collect(),
+            2 => router.first_byte(stream, n).into_iter().collect(),
             3 => router
                 .moved(stream, Slot(numbers.below(4) as u16), None::<(&Prompt, bool)>)
                 .into_iter()
@@ -74,7 +74,7 @@ fn ending_twice_releases_once() {
     router.commit(7, &decision, NOW_MS);
     assert!(router.end(7).is_some());
     assert_eq!(
-        (router.end(7), router.first_byte(7), router.moved(7, Slot(0), None::<(&Prompt, bool)>)),
+        (router.end(7), router.first_byte(7, NOW_MS), router.moved(7, Slot(0), None::<(&Prompt, bool)>)),
         (None, None, None)
     );
 }

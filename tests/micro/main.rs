@@ -147,7 +147,7 @@ fn busy_router(hosts: usize) -> Router {
     let slots: Vec<(String, Slot)> =
         config.hosts.iter().enumerate().map(|(n, host)| (host.clone(), Slot(n as u16))).collect();
     router.configure(&config, &slots);
-    let mut snapshot = Snapshot { foreign_share: 0.5, hosts: Vec::new() };
+    let mut snapshot = Snapshot { foreign_share: 0.5, ..Snapshot::default() };
     for (address, slot) in &slots {
         let running = f64::from(slot.0 % 7);
         snapshot.put(*slot, address, Polled { at_ms: NOW_MS, running, ..Polled::default() });

@@ -5,9 +5,13 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
+mod mode;
+mod peers;
 mod protobuf;
 mod routing;
 
+pub use mode::{Mode, Modes};
+pub use peers::{Peers, Secret};
 pub use routing::Routing;
 
 use serde_json::{Map, Value};
@@ -22,8 +26,11 @@ pub const MAX_HOSTS: usize = 1024;
 pub struct Config {
     /// Name of the Envoy cluster that requests are routed to; the poller reaches hosts through it.
     pub cluster: String,
-    /// Upstream hosts, spelled as Envoy prints them: `ip:port` or `[v6]:port`. At least one.
+    /// Upstream hosts, spelled as Envoy prints them: `ip:port` or `[v6]:port`. At least one, except for
+    /// [`Config::control`].
     pub hosts: Vec<String>,
+    /// Whether this filter answers `/kvroute/..` on a control listener instead of routing.
+    pub control: bool,
     /// The request header that the cluster's `override_host` policy reads.
     pub destination_header: String,
     /// How many hosts the destination header names at most: the best, then the fallbacks that Envoy's
@@ -31,6 +38,8 @@ pub struct Config {
     pub candidates: usize,
     /// Whether responses carry `x-kvroute-*` headers.
     pub debug_headers: bool,
+    /// Which requests are routed, which only judged.
+    pub mode: Modes,
     /// Polling of the engines' metrics.
     pub poll: Poll,
     /// Reading of prompts.
@@ -39,6 +48,8 @@ pub struct Config {
     pub index: Index,
     /// Constants of the decision.
     pub routing: Routing,
+    /// The exchange with other gateways, if there is one; always there for [`Config::control`].
+    pub peers: Option<Peers>,
 }
 
 /// Polling of the engines' metrics.
@@ -106,12 +117,21 @@ impl Config {
                 .ok_or_else(|| refuse("", &format!("configuration is not JSON: {error}")))?,
         };
         let mut section = Section { path: String::new(), map: root };
+        let control = section.flag("control", false)?;
         let config = Self {
             cluster: section.required_text("cluster")?,
-            hosts: section.hosts("hosts")?,
+            // A filter that does not route needs none, but may be given the configuration of one that does.
+            hosts: if control && !section.has("hosts") {
+                Vec::new()
+            } else {
+                section.hosts("hosts", MAX_HOSTS)?
+            },
+            control,
+            peers: Peers::take(&mut section, control)?,
             destination_header: section.header_name("destination_header", "x-upstream-host")?,
             candidates: section.whole("candidates", 3, 1, 8)?,
             debug_headers: section.flag("debug_headers", false)?,
+            mode: Modes::take(&mut section, "mode")?,
             poll: Poll::take(section.section("poll")?)?,
             prompt: Prompt::take(section.section("prompt")?)?,
             index: Index::take(section.section("index")?)?,
@@ -189,6 +209,10 @@ impl Section {
 
     fn wrong(&self, name: &str, wanted: &str, got: &Value) -> Refusal {
         self.refuse(name, &format!("must be {wanted}, got {}", kind(got)))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
     /// Takes a key; absent and `null` are the same.
@@ -273,21 +297,21 @@ impl Section {
             None => Err(self.wrong(name, "a number", &value)),
             Some(number) if (least..=most).contains(&number) => Ok(number),
             Some(_) => {
+                // As JSON: the standard library's way to print a float is 20 KiB of wasm.
+                let (least, most) = (Value::from(least), Value::from(most));
                 Err(self.refuse(name, &format!("must be a number from {least} to {most}, got {value}")))
             }
         }
     }
 
-    fn hosts(&mut self, name: &str) -> Result<Vec<String>, Refusal> {
+    fn hosts(&mut self, name: &str, most: usize) -> Result<Vec<String>, Refusal> {
         let list = match self.take(name) {
             None => return Err(self.refuse(name, "is required")),
             Some(Value::Array(list)) => list,
             Some(other) => return Err(self.wrong(name, "a list of \"ip:port\"", &other)),
         };
-        if list.is_empty() || list.len() > MAX_HOSTS {
-            return Err(
-                self.refuse(name, &format!("must name from 1 to {MAX_HOSTS} hosts, got {}", list.len()))
-            );
+        if list.is_empty() || list.len() > most {
+            return Err(self.refuse(name, &format!("must name from 1 to {most} hosts, got {}", list.len())));
         }
         let mut hosts: Vec<String> = Vec::with_capacity(list.len());
         for (n, value) in list.into_iter().enumerate() {

@@ -7,12 +7,14 @@ use super::{Refusal, Section};
 /// What a request's cost on a host is made of. See [`crate::core::route`] for the formula.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Routing {
-    /// Weight of a request's own uncached tokens: they delay what arrives next and evict others' blocks, so
-    /// counting them once routes too selfishly.
+    /// Weight of a request's own uncached tokens while nothing queues.
     pub prefill_weight: f64,
+    /// What is added to it for each second of prefill that hosts have queued on average: the fuller the fleet, the
+    /// more it is worth not to compute anything twice.
+    pub congestion_weight: f64,
     /// How much each request in the batch is slowed by a prefill, as a share of it.
     pub batch_slowdown: f64,
-    /// Milliseconds that one more sequence in the batch costs: 250 tokens of 0.4 ms, weighed by 0.3.
+    /// Milliseconds that one more sequence in the batch costs.
     pub decode_ms: f64,
     /// Tokens a second that a host prefills, before any was observed: an 8B model on one large GPU. A common
     /// factor hardly matters, differences between hosts do.
@@ -23,6 +25,12 @@ pub struct Routing {
     pub tie_ms: f64,
     /// How much of the uncached tokens a prompt's rendezvous home is forgiven when all load is foreign.
     pub home_credit: f64,
+    /// By how much a queue that is known only in part counts for less, where all load is foreign: gateways that share
+    /// nothing would otherwise avoid what they know of, and meet where they know of nothing.
+    pub foreign_discount: f64,
+    /// With peers: what a host counts for that another gateway fills first, in mean prefills of a request. Gateways
+    /// hear of each other's requests a tenth of a second late, and would all choose the same idle host until then.
+    pub peer_spread: f64,
     /// A host that holds all of a prompt that has been read is taken to hold this share of what has not: it
     /// mostly is a conversation's next turn. Without it, a long prompt that is decided by its head looks nearly
     /// as cold on the host that has it as anywhere else. The books are corrected once the rest has been read.
@@ -32,13 +40,16 @@ pub struct Routing {
 impl Default for Routing {
     fn default() -> Self {
         Self {
-            prefill_weight: 2.0,
-            batch_slowdown: 0.2,
-            decode_ms: 30.0,
+            prefill_weight: 0.7,
+            congestion_weight: 2.0,
+            batch_slowdown: 0.1,
+            decode_ms: 12.0,
             prefill_tokens_per_s: 18_000.0,
             tie_share: 0.10,
             tie_ms: 5.0,
             home_credit: 0.9,
+            foreign_discount: 1.5,
+            peer_spread: 2.0,
             unread_share: 0.75,
         }
     }
@@ -49,6 +60,7 @@ impl Routing {
         let default = Self::default();
         let routing = Self {
             prefill_weight: section.number("prefill_weight", default.prefill_weight, 0.0, 100.0)?,
+            congestion_weight: section.number("congestion_weight", default.congestion_weight, 0.0, 100.0)?,
             batch_slowdown: section.number("batch_slowdown", default.batch_slowdown, 0.0, 100.0)?,
             decode_ms: section.number("decode_ms", default.decode_ms, 0.0, 60_000.0)?,
             prefill_tokens_per_s: section.number(
@@ -60,6 +72,8 @@ impl Routing {
             tie_share: section.number("tie_share", default.tie_share, 0.0, 10.0)?,
             tie_ms: section.number("tie_ms", default.tie_ms, 0.0, 60_000.0)?,
             home_credit: section.number("home_credit", default.home_credit, 0.0, 1.0)?,
+            foreign_discount: section.number("foreign_discount", default.foreign_discount, 0.0, 100.0)?,
+            peer_spread: section.number("peer_spread", default.peer_spread, 0.0, 100.0)?,
             unread_share: section.number("unread_share", default.unread_share, 0.0, 1.0)?,
         };
         section.finish()?;

@@ -3,6 +3,7 @@
 //! There is no second, hand-kept configuration: what the tests prove holds for the file a user copies.
 //! All ports become 0, so that Envoy takes free ones; [`crate::envoy`] asks it which.
 
+use crate::policy::Policy;
 use crate::repository;
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
@@ -11,8 +12,11 @@ use std::net::SocketAddr;
 /// Name of the listener that runs the filter, as in the file.
 pub const KVROUTE: &str = "llm";
 
-/// Name of the listener without the filter, and of the round-robin cluster behind it.
-pub const ROUND_ROBIN: &str = "round_robin";
+/// Name of the listener that answers other gateways, as in `envoy/peers.yaml`.
+const CONTROL: &str = "kvroute_control";
+
+/// Name of the cluster of all gateways, as in that file.
+const PEERS: &str = "kvroute_peers";
 
 /// Name of the routed cluster, as in the file.
 const CLUSTER: &str = "vllm";
@@ -26,10 +30,7 @@ pub struct Config {
 impl Config {
     /// The quick start, on free ports of 127.0.0.1, with debug headers on.
     pub fn quick_start() -> Result<Self> {
-        let path = repository().join("envoy/envoy.yaml");
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path:?}"))?;
-        let document = serde_yaml_ng::from_str(&text).with_context(|| format!("parsing {path:?}"))?;
-        let mut config = Self { document };
+        let mut config = Self { document: read("envoy/envoy.yaml")? };
         *address_of(&mut config.document["admin"]) = free_port();
         *address_of(config.listener_mut(KVROUTE)) = free_port();
         Ok(config.plugin("/debug_headers", json!(true)))
@@ -75,31 +76,56 @@ impl Config {
         self
     }
 
-    /// Adds the control: the same listener without the filter, and the same cluster, with these hosts,
-    /// under plain round robin.
-    pub fn with_round_robin(mut self, hosts: &[SocketAddr]) -> Self {
+    /// Adds what kvroute is compared with: the same listener without the filter, and the same cluster, with these
+    /// hosts, under one of Envoy's own policies. Both bear the policy's name.
+    pub fn with_policy(mut self, policy: Policy, hosts: &[SocketAddr]) -> Self {
         let mut cluster = self.cluster_mut(CLUSTER).clone();
-        cluster["name"] = json!(ROUND_ROBIN);
-        cluster["load_balancing_policy"] = round_robin_policy();
+        cluster["name"] = json!(policy.name());
+        cluster["load_balancing_policy"] = policy.load_balancing();
         set_endpoints(&mut cluster, hosts);
 
         let mut listener = self.listener_mut(KVROUTE).clone();
-        listener["name"] = json!(ROUND_ROBIN);
+        listener["name"] = json!(policy.name());
         let manager = manager_of(&mut listener);
         if let Some(filters) = manager["http_filters"].as_array_mut() {
             filters.retain(|filter| filter["name"] != "kvroute");
         }
-        manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["cluster"] = json!(ROUND_ROBIN);
+        let route = &mut manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"];
+        route["cluster"] = json!(policy.name());
+        route["hash_policy"] = policy.hash_policy();
 
         push(&mut self.document["static_resources"]["clusters"], cluster);
         push(&mut self.document["static_resources"]["listeners"], listener);
         self
     }
 
+    /// Adds `envoy/peers.yaml`: a control listener at `gateways[own]`, and the exchange with all gateways.
+    pub fn with_peers(mut self, gateways: &[SocketAddr], own: usize, secret: &str) -> Result<Self> {
+        let mut peers = read("envoy/peers.yaml")?;
+        let added = &mut peers["static_resources"];
+        let cluster = named(&mut added["clusters"], PEERS);
+        set_endpoints(cluster, gateways);
+        push(&mut self.document["static_resources"]["clusters"], cluster.clone());
+
+        let listener = named(&mut added["listeners"], CONTROL);
+        *address_of(listener) =
+            json!({"address": gateways[own].ip().to_string(), "port_value": gateways[own].port()});
+        let configuration = &mut wasm_of(listener)["configuration"]["value"];
+        let mut control: Value = serde_json::from_str(configuration.as_str().unwrap_or_default())?;
+        let spelled: Vec<String> = gateways.iter().map(SocketAddr::to_string).collect();
+        set(&mut control, "/peers/hosts", json!(spelled));
+        set(&mut control, "/peers/secret", json!(secret));
+        *configuration = json!(control.to_string());
+        push(&mut self.document["static_resources"]["listeners"], listener.clone());
+        Ok(self.plugin("/peers", control["peers"].clone()))
+    }
+
     /// Writes every access log to this path.
     pub(crate) fn access_log(mut self, path: &str) -> Self {
         for listener in items(&mut self.document["static_resources"]["listeners"]) {
-            manager_of(listener)["access_log"][0]["typed_config"]["path"] = json!(path);
+            for log in items(&mut manager_of(listener)["access_log"]) {
+                log["typed_config"]["path"] = json!(path);
+            }
         }
         self
     }
@@ -133,6 +159,13 @@ impl Config {
     fn cluster_mut(&mut self, name: &str) -> &mut Value {
         named(&mut self.document["static_resources"]["clusters"], name)
     }
+}
+
+/// A configuration file of the repository.
+fn read(path: &str) -> Result<Value> {
+    let path = repository().join(path);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path:?}"))?;
+    serde_yaml_ng::from_str(&text).with_context(|| format!("parsing {path:?}"))
 }
 
 /// Sets the value at a JSON pointer, making the objects on the way.
@@ -183,10 +216,4 @@ fn set_endpoints(cluster: &mut Value, hosts: &[SocketAddr]) {
         })
         .collect();
     cluster["load_assignment"]["endpoints"] = json!([{ "lb_endpoints": endpoints }]);
-}
-
-fn round_robin_policy() -> Value {
-    let name = "envoy.load_balancing_policies.round_robin";
-    let kind = "type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin";
-    json!({"policies": [{"typed_extension_config": {"name": name, "typed_config": {"@type": kind}}}]})
 }

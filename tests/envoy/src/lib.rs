@@ -2,12 +2,12 @@
 //!
 //! | question | module |
 //! | --- | --- |
-//! | what does Envoy run with? | [`config`]: `envoy/envoy.yaml` itself, edited for a run |
+//! | what does Envoy run with? | [`config`]: `envoy/envoy.yaml` itself, edited for a run; [`policy`]: Envoy's own policies, to compare with |
 //! | how does it run, and what does it say about itself? | [`envoy`], [`admin`] |
 //! | how does a client talk to it? | [`client`], [`chat`] |
 //! | what is sent, and what came of it? | [`workload`], [`quantiles`] |
 //! | an Envoy in front of a fleet of mock engines, ready to take requests | [`testbed`] |
-//! | has it happened yet? | [`wait`] |
+//! | has it happened yet, how far is it, did the machine keep up? | [`wait`], [`progress`], [`pace`] |
 //!
 //! Everything is real: Envoy is the binary that `scripts/envoy` finds, the filter is the artifact that
 //! `scripts/build` leaves, and every byte goes over loopback sockets. Where one of them is missing,
@@ -18,6 +18,9 @@ pub mod chat;
 pub mod client;
 pub mod config;
 pub mod envoy;
+pub mod pace;
+pub mod policy;
+pub mod progress;
 pub mod quantiles;
 pub mod testbed;
 pub mod wait;

@@ -20,6 +20,16 @@ impl Quantiles {
         let rank = (share * self.sorted.len() as f64).ceil() as usize;
         self.sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
+
+    /// Their mean; zero if there are none.
+    pub fn mean(&self) -> Duration {
+        self.sorted.iter().sum::<Duration>().checked_div(self.sorted.len() as u32).unwrap_or_default()
+    }
+
+    /// How many do not exceed `limit`.
+    pub fn within(&self, limit: Duration) -> usize {
+        self.sorted.partition_point(|duration| *duration <= limit)
+    }
 }
 
 #[cfg(test)]
@@ -33,6 +43,9 @@ mod tests {
         assert_eq!(quantiles.at(0.99), Duration::from_millis(99));
         assert_eq!(quantiles.at(1.0), Duration::from_millis(100));
         assert_eq!(quantiles.at(0.0), Duration::from_millis(1));
-        assert_eq!(Quantiles::new(Vec::new()).at(0.5), Duration::ZERO);
+        assert_eq!(quantiles.mean(), Duration::from_micros(50_500));
+        assert_eq!(quantiles.within(Duration::from_millis(30)), 30);
+        let none = Quantiles::new(Vec::new());
+        assert_eq!((none.at(0.5), none.mean(), none.within(Duration::MAX)), Default::default());
     }
 }

@@ -2,8 +2,8 @@
 
 use fleet::{EngineOptions, Fleet};
 use gateway::chat::Chat;
-use gateway::config::ROUND_ROBIN;
 use gateway::envoy::Options;
+use gateway::policy::Policy;
 use gateway::testbed::{polled, Testbed};
 use gateway::workload::plan::{Plan, Shape};
 use gateway::workload::replay::Replay;
@@ -47,12 +47,12 @@ async fn replay(plan: &Arc<Plan>, address: SocketAddr) -> Summary {
 async fn a_popular_prefix_spreads_under_load_and_contracts_after_it() {
     let control = Fleet::start(4, engine()).await.unwrap();
     let testbed = Testbed::start_with(4, engine(), Options::default(), |config, _| {
-        config.with_round_robin(&control.addresses())
+        config.with_policy(Policy::RoundRobin, &control.addresses())
     })
     .await
     .unwrap();
     let plan = Arc::new(Plan::new(&shape()));
-    let balanced = replay(&plan, testbed.envoy.listener(ROUND_ROBIN).await.unwrap()).await;
+    let balanced = replay(&plan, testbed.envoy.listener(Policy::RoundRobin.name()).await.unwrap()).await;
     let routed = replay(&plan, testbed.address).await;
     assert_eq!(balanced.failures, []);
     assert_eq!(routed.failures, []);

@@ -20,6 +20,7 @@
 //! | who can connect, which path answers what | `port`, `routes`, `body` |
 //! | what does a request ask for | `request`, `chat_template`, `prompt` |
 //! | when is it computed, what is cached | `engine_core`, `scheduler`, `sequence`, `kv_cache` |
+//! | what does a request leave in a cache, for who records a workload | `footprint` |
 //! | how is it answered | `generate`, `event_stream`, `answer`, `orca` |
 //! | what is measured | `stats`, `exposition`, `metric_help` |
 //! | how to break it, what it saw | `fault`, `control`, `report` |
@@ -34,6 +35,7 @@ mod event_stream;
 mod exposition;
 mod fault;
 mod fleet;
+mod footprint;
 mod generate;
 mod kv_cache;
 mod metric_help;
@@ -51,5 +53,6 @@ mod stats;
 pub use engine::Engine;
 pub use fault::{Fault, MetricsFault};
 pub use fleet::Fleet;
+pub use footprint::Footprint;
 pub use options::{EngineOptions, MetricsNames};
 pub use report::{Counts, EngineReport, FleetReport, Outcome, RequestRecord, Usage};

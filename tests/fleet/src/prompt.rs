@@ -61,6 +61,13 @@ impl Prompt {
     }
 }
 
+impl BlockHash {
+    /// The hash itself.
+    pub(crate) fn value(self) -> u64 {
+        self.0
+    }
+}
+
 impl BlockChain {
     /// Adds what follows: a prompt's bytes or a generated token's.
     pub(crate) fn extend(&mut self, mut bytes: &[u8]) {
@@ -82,6 +89,11 @@ impl BlockChain {
 
     pub(crate) fn hashes(&self) -> &[BlockHash] {
         &self.hashes
+    }
+
+    /// Names the block being filled, as far as it is; `None` between two blocks. No cache knows it by this name.
+    pub(crate) fn open_block(&self) -> Option<BlockHash> {
+        (!self.open.is_empty()).then(|| BlockHash(xxh3_64_with_seed(&self.open, self.parent)))
     }
 
     fn close_block(&mut self, block: &[u8]) {

@@ -2,10 +2,12 @@
 //! two runs send the same.
 
 use super::text::text;
+use crate::chat::Chat;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp, Zipf};
 use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What the workload looks like.
 #[derive(Debug, Clone)]
@@ -54,7 +56,7 @@ pub struct Conversation {
     pub start: Duration,
     /// Which of the system prompts it has.
     pub system: usize,
-    /// What the user says, turn by turn.
+    /// What the user says, turn by turn; once at least.
     pub turns: Vec<Turn>,
 }
 
@@ -80,6 +82,19 @@ impl Plan {
             })
             .collect();
         Self { systems, conversations, answer_tokens: shape.answer_tokens, stream: shape.stream }
+    }
+
+    /// A conversation before its first question.
+    pub fn chat(&self, conversation: &Conversation) -> Chat {
+        let mut chat = Chat::new(&self.systems[conversation.system]).max_tokens(self.answer_tokens);
+        chat.stream = self.stream;
+        chat
+    }
+
+    /// Names what the prompts of a conversation have in common: its system prompt and its first question.
+    pub fn anchor(&self, conversation: &Conversation) -> u64 {
+        let texts = [&self.systems[conversation.system], &conversation.turns[0].question];
+        texts.into_iter().fold(0, |hash, text| xxh3_64_with_seed(text.as_bytes(), hash))
     }
 
     /// How many requests that makes.

@@ -1,9 +1,11 @@
 //! Sends a plan: conversations start when it says, whether or not earlier ones have been answered.
 
-use super::plan::{Conversation, Plan};
-use crate::chat::{Chat, Reply, Usage};
+use super::plan::Plan;
+use crate::chat::{self, Chat, Reply, Usage};
 use crate::client::Pool;
+use crate::policy::ANCHOR_HEADER;
 use anyhow::Result;
+use hyper::header::HeaderValue;
 use hyper::StatusCode;
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,8 +19,12 @@ use tokio::time::Instant;
 /// What came of one request.
 #[derive(Debug, Clone)]
 pub struct Record {
+    /// Which conversation of the plan it belongs to.
+    pub conversation: usize,
     /// The first turn of a conversation is 0.
     pub turn: usize,
+    /// When it was sent, from the start of the run.
+    pub sent: Duration,
     /// From the moment it should have been sent to the first token; None if it failed.
     pub ttft: Option<Duration>,
     /// From that moment to the end of the answer.
@@ -27,6 +33,8 @@ pub struct Record {
     pub engine: String,
     /// What that engine computed.
     pub usage: Usage,
+    /// What it answered; empty if the request failed.
+    pub answer: String,
     /// What went wrong, if anything did.
     pub failure: Option<Failure>,
 }
@@ -58,6 +66,14 @@ pub struct Replay {
     done: AtomicUsize,
 }
 
+/// Which request of a run is sent.
+#[derive(Clone, Copy)]
+struct Place {
+    start: Instant,
+    conversation: usize,
+    turn: usize,
+}
+
 impl Replay {
     /// Will send `plan` to `address`, at most `limit` requests at the same time. Requests beyond that
     /// wait, and their waiting counts.
@@ -82,42 +98,46 @@ impl Replay {
         for index in 0..self.plan.conversations.len() {
             let replay = Arc::clone(self);
             conversations.spawn(async move {
-                let conversation = &replay.plan.conversations[index];
-                tokio::time::sleep_until(start + conversation.start).await;
-                replay.converse(conversation).await
+                tokio::time::sleep_until(start + replay.plan.conversations[index].start).await;
+                replay.converse(start, index).await
             });
         }
         conversations.join_all().await.into_iter().flatten().collect()
     }
 
     /// Each turn carries all that was said before it, the engine's answers too.
-    async fn converse(&self, conversation: &Conversation) -> Vec<Record> {
-        let mut records = Vec::new();
-        let mut chat = Chat::new(&self.plan.systems[conversation.system]).max_tokens(self.plan.answer_tokens);
-        chat.stream = self.plan.stream;
+    async fn converse(&self, start: Instant, index: usize) -> Vec<Record> {
+        let conversation = &self.plan.conversations[index];
+        let anchor = HeaderValue::from(self.plan.anchor(conversation));
+        let mut records: Vec<Record> = Vec::new();
+        let mut chat = self.plan.chat(conversation);
         for (turn, said) in conversation.turns.iter().enumerate() {
             tokio::time::sleep(said.think).await;
             chat = chat.user(&said.question);
-            let (record, answer) = self.ask(turn, &chat).await;
-            records.push(record);
+            let place = Place { start, conversation: index, turn };
+            let record = self.ask(place, &anchor, &chat).await;
             self.done.fetch_add(1, Ordering::Relaxed);
-            chat = chat.assistant(&answer);
+            chat = chat.assistant(&record.answer);
+            records.push(record);
         }
         records
     }
 
-    async fn ask(&self, turn: usize, chat: &Chat) -> (Record, String) {
+    async fn ask(&self, place: Place, anchor: &HeaderValue, chat: &Chat) -> Record {
         let due = Instant::now();
         let permit = self.limit.acquire().await;
         let waited = due.elapsed();
-        let answer = self.exchange(chat).await;
+        let answer = self.exchange(anchor, chat).await;
         drop(permit);
         let mut record = Record {
-            turn,
+            conversation: place.conversation,
+            turn: place.turn,
+            sent: due.duration_since(place.start) + waited,
             ttft: None,
             elapsed: due.elapsed(),
             engine: String::new(),
             usage: Usage::default(),
+            answer: String::new(),
             failure: None,
         };
         match answer {
@@ -125,7 +145,7 @@ impl Replay {
                 record.ttft = reply.ttft.map(|ttft| waited + ttft);
                 record.engine = reply.engine().to_owned();
                 record.usage = reply.usage.unwrap_or_default();
-                return (record, reply.text);
+                record.answer = reply.text;
             }
             Ok(reply) => {
                 let body = String::from_utf8_lossy(&reply.body).chars().take(200).collect();
@@ -133,12 +153,14 @@ impl Replay {
             }
             Err(error) => record.failure = Some(Failure::Cut(format!("{error:#}"))),
         }
-        (record, String::new())
+        record
     }
 
-    async fn exchange(&self, chat: &Chat) -> Result<Reply> {
+    async fn exchange(&self, anchor: &HeaderValue, chat: &Chat) -> Result<Reply> {
         let mut connection = self.pool.take().await?;
-        let reply = chat.send(&mut connection).await?;
+        let mut request = chat.request();
+        request.headers_mut().insert(ANCHOR_HEADER, anchor.clone());
+        let reply = chat::send(&mut connection, request).await?;
         self.pool.put_back(connection);
         Ok(reply)
     }

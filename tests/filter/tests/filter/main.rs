@@ -13,5 +13,8 @@ mod gateway;
 mod hold;
 mod leader;
 mod outcomes;
+mod peers;
 mod polls;
+mod regret;
 mod sanitising;
+mod shadow;

@@ -8,8 +8,9 @@ mod measure;
 mod upstream;
 
 use anyhow::{ensure, Result};
-use gateway::config::{Config, KVROUTE, ROUND_ROBIN};
+use gateway::config::{Config, KVROUTE};
 use gateway::envoy::{Envoy, Options};
+use gateway::policy::Policy;
 use measure::{measure, Figures, Way};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
@@ -33,12 +34,14 @@ async fn main() -> Result<()> {
         upstreams.push(Upstream::start().await?);
     }
     let hosts: Vec<_> = upstreams.iter().map(|upstream| upstream.address).collect();
-    let config =
-        Config::quick_start()?.plugin("/debug_headers", json!(false)).hosts(&hosts).with_round_robin(&hosts);
+    let config = Config::quick_start()?
+        .plugin("/debug_headers", json!(false))
+        .hosts(&hosts)
+        .with_policy(Policy::RoundRobin, &hosts);
     let envoy = Envoy::start(&config, &Options::workers(1)).await?;
     let mut ways = [
         Way::open(envoy.listener(KVROUTE).await?, envoy.pid()).await?,
-        Way::open(envoy.listener(ROUND_ROBIN).await?, envoy.pid()).await?,
+        Way::open(envoy.listener(Policy::RoundRobin.name()).await?, envoy.pid()).await?,
     ];
 
     let mut all = Vec::new();

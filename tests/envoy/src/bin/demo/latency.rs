@@ -1,9 +1,9 @@
 //! What does the way through Envoy add to a small request?
 
-use crate::progress::Progress;
 use anyhow::{ensure, Result};
 use gateway::chat::{self, Chat};
 use gateway::client::Connection;
+use gateway::progress::Progress;
 use gateway::quantiles::Quantiles;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -2,22 +2,21 @@
 //! real queues and real prefix caches: one table. Run it through `scripts/demo`.
 
 mod latency;
-mod progress;
 mod table;
 
 use anyhow::{bail, Result};
 use fleet::{EngineOptions, Fleet};
-use gateway::config::{Config, KVROUTE, ROUND_ROBIN};
+use gateway::config::{Config, KVROUTE};
 use gateway::envoy::{Envoy, Options};
+use gateway::policy::Policy;
+use gateway::progress::Progress;
 use gateway::testbed::{polled, released};
 use gateway::workload::plan::{Plan, Shape};
-use gateway::workload::replay::{Record, Replay};
+use gateway::workload::replay::Replay;
 use gateway::workload::summary::Summary;
-use progress::Progress;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 use table::Column;
 use tokio::signal::unix::{signal, SignalKind};
 
@@ -87,9 +86,12 @@ async fn run(serve: bool) -> Result<ExitCode> {
     progress.say(&format!("starting 2 x {ENGINES} mock engines, and Envoy with two listeners"));
     // One fleet for each way, so that neither finds the other's caches.
     let (control, fleet) = (Fleet::start(ENGINES, engine()).await?, Fleet::start(ENGINES, engine()).await?);
-    let config = Config::quick_start()?.hosts(&fleet.addresses()).with_round_robin(&control.addresses());
+    let config = Config::quick_start()?
+        .hosts(&fleet.addresses())
+        .with_policy(Policy::RoundRobin, &control.addresses());
     let envoy = Envoy::start(&config, &Options::default()).await?;
-    let (round_robin, kvroute) = (envoy.listener(ROUND_ROBIN).await?, envoy.listener(KVROUTE).await?);
+    let (round_robin, kvroute) =
+        (envoy.listener(Policy::RoundRobin.name()).await?, envoy.listener(KVROUTE).await?);
     polled(&fleet).await?;
 
     let plan = Arc::new(Plan::new(&shape()));
@@ -112,16 +114,8 @@ async fn run(serve: bool) -> Result<ExitCode> {
 async fn replay(progress: &Progress, name: &str, plan: &Arc<Plan>, address: SocketAddr) -> Summary {
     let replay = Replay::new(plan, address, MOST_IN_FLIGHT);
     let total = plan.requests();
-    let show = async {
-        loop {
-            progress.update(&format!("{name}: {} of {total} requests", replay.done()));
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-    };
-    let records: Vec<Record> = tokio::select! {
-        records = replay.run() => records,
-        () = show => Vec::new(),
-    };
+    let line = || format!("{name}: {} of {total} requests", replay.done());
+    let records = progress.during(line, replay.run()).await;
     progress.say(&format!("{name}: {} requests", records.len()));
     Summary::new(&records)
 }
