@@ -10,6 +10,7 @@
 //! the others ([`super::load`]).
 
 use super::index::{Liveness, Stamp};
+use super::learning::{Keeps, Pace};
 use super::scrape::EngineSample;
 
 /// A host's number in the fleet; stays its own while it is in the fleet.
@@ -50,6 +51,14 @@ pub struct Polled {
     pub known_requests: u32,
     /// [`Own`] tokens sent at that moment.
     pub own_sent_tokens: u64,
+    /// Prompt tokens that it computed since it started, by its counters; they go back a little at times.
+    pub computed_tokens: f64,
+    /// Of late: prompt tokens that it computed, and that were expected to be uncached.
+    pub computed_lately: f64,
+    /// See [`Polled::computed_lately`].
+    pub expected_lately: f64,
+    /// How much of its capacity it keeps prefixes for, by these two.
+    pub keeps: Keeps,
     /// Polls that failed since the last good one.
     pub failures: u32,
 }
@@ -91,7 +100,28 @@ impl Polled {
                 .saturating_add(told),
             own_sent_tokens: own.sent_tokens,
             failures: 0,
+            ..*self
         }
+        .compared(self, sample, own, restarted)
+    }
+
+    /// Compares what the engine computed since the poll `before` with what was expected to be uncached.
+    fn compared(mut self, before: &Self, sample: &EngineSample, own: &Own, restarted: bool) -> Self {
+        let Some((prompt, hits)) = sample.prompt_tokens.zip(sample.prefix_hits) else { return self };
+        self.computed_tokens = prompt - hits;
+        // What others send is not expected by anybody.
+        let all_known = f64::from(self.known_requests) >= self.running + self.waiting;
+        if before.at_ms == 0 || restarted || !all_known {
+            return self;
+        }
+        let sent = own.sent_tokens.saturating_sub(before.own_sent_tokens);
+        self.computed_lately =
+            LATELY * before.computed_lately + self.computed_tokens - before.computed_tokens;
+        self.expected_lately = LATELY * before.expected_lately + sent as f64;
+        if self.expected_lately > LEAST_EXPECTED {
+            self.keeps.drift(self.computed_lately, self.expected_lately);
+        }
+        self
     }
 
     /// Whether the engine is another process than the one polled before.
@@ -106,6 +136,12 @@ impl Polled {
         Self { failures: self.failures.saturating_add(1), ..*self }
     }
 }
+
+/// What a poll leaves of earlier ones' weight: at two a second, half a minute's worth counts.
+const LATELY: f64 = 0.98;
+
+/// Uncached tokens that must have been expected of late to compare anything with.
+const LEAST_EXPECTED: f64 = 50_000.0;
 
 /// Tokens that entered the cache since the engine started: computed prompt tokens and generated ones.
 /// Prompt tokens that were hits were there already. `None` if the engine does not count.
@@ -136,6 +172,8 @@ pub struct Own {
     pub sent_tokens: u64,
     /// Cold prompts ever placed on it; only differences matter.
     pub cold_placed: u64,
+    /// What marks the last of these: other workers cannot know yet that it is there.
+    pub cold_mark: u64,
 }
 
 /// What other gateways have on a host, as they said within the last seconds; nothing if they are silent.
@@ -227,6 +265,12 @@ pub struct Host {
     pub own: Own,
     /// What other gateways have on it.
     pub peers: Peers,
+    /// How fast it prefills, as this worker saw it.
+    pub pace: Pace,
+    /// That against the fleet's median: 1 if it is like the others.
+    pub speed: f64,
+    /// How much of its capacity it keeps prefixes for, as it told this worker; nothing if it does not tell.
+    pub told_keeps: Option<Keeps>,
     /// Its place in the order of addresses, the same for every gateway with these hosts.
     pub turn: u16,
     /// How its last requests ended.
@@ -254,6 +298,17 @@ impl Host {
     pub fn capacity_tokens(&self) -> u64 {
         capacity_or_default(self.polled.capacity_tokens)
     }
+
+    /// Tokens that enter its cache before a prefix is taken to be evicted.
+    fn kept_tokens(&self) -> u64 {
+        let keeps = self.told_keeps.unwrap_or(self.polled.keeps);
+        (self.capacity_tokens() as f64 * keeps.share()) as u64
+    }
+
+    /// Tokens that have entered its cache since `stamp`.
+    pub fn age_tokens(&self, stamp: Stamp) -> u64 {
+        stamp.age(self.clock_tokens())
+    }
 }
 
 /// All hosts, as one worker sees them.
@@ -262,6 +317,8 @@ pub struct Fleet {
     hosts: Vec<Host>,
     /// Slot -> place in `hosts`.
     places: Vec<Option<u16>>,
+    /// Places in `hosts`, in the order of addresses.
+    order: Vec<u16>,
 }
 
 impl Fleet {
@@ -285,15 +342,23 @@ impl Fleet {
                 polled: Polled::default(),
                 own: Own::default(),
                 peers: Peers::default(),
+                pace: Pace::default(),
+                speed: 1.0,
+                told_keeps: None,
                 turn: 0,
                 health: Health::default(),
                 cold_since: None,
             }));
         }
-        let mut order: Vec<&mut Host> = self.hosts.iter_mut().collect();
-        order.sort_unstable_by(|a, b| a.address.cmp(&b.address));
-        for (turn, host) in order.into_iter().enumerate() {
-            host.turn = turn as u16;
+        self.order.clear();
+        for (place, host) in self.hosts.iter().enumerate() {
+            let at = self.turn_of(&host.address);
+            self.order.insert(at, place as u16);
+        }
+        for (turn, place) in self.order.iter().enumerate() {
+            if let Some(host) = self.hosts.get_mut(usize::from(*place)) {
+                host.turn = turn as u16;
+            }
         }
         let stays = |host: &Host| self.host(host.slot).is_some_and(|new| new.address == host.address);
         old.iter().filter(|host| !stays(host)).map(|host| host.slot).collect()
@@ -311,6 +376,19 @@ impl Fleet {
             if mean > COLD_HALVED_AT {
                 *since += lately / 2;
             }
+        }
+    }
+
+    /// Compares the hosts' paces.
+    pub fn settle_paces(&mut self) {
+        // Put in place one by one: the library's sort is 6 KiB of wasm for each type.
+        let mut paces: Vec<f64> = Vec::new();
+        for pace in self.hosts.iter().filter_map(|host| host.pace.rate()) {
+            paces.insert(paces.partition_point(|other| *other < pace), pace);
+        }
+        let median = paces.get(paces.len() / 2).copied();
+        for host in &mut self.hosts {
+            host.speed = median.map_or(1.0, |median| host.pace.against(median));
         }
     }
 
@@ -338,12 +416,19 @@ impl Fleet {
 
     /// The host with an address.
     pub fn by_address(&self, address: &str) -> Option<&Host> {
-        self.hosts.iter().find(|host| host.address == address)
+        let place = self.order.get(self.turn_of(address))?;
+        self.hosts.get(usize::from(*place)).filter(|host| host.address == address)
+    }
+
+    /// How many hosts stand before an address, in the order of addresses.
+    fn turn_of(&self, address: &str) -> usize {
+        let stands_before = |host: &Host| host.address.as_str() < address;
+        self.order.partition_point(|place| self.hosts.get(usize::from(*place)).is_some_and(stands_before))
     }
 }
 
 impl Liveness for Fleet {
     fn holds(&self, slot: Slot, stamp: Stamp) -> bool {
-        self.host(slot).is_some_and(|host| stamp.age(host.clock_tokens()) < host.capacity_tokens())
+        self.host(slot).is_some_and(|host| host.age_tokens(stamp) < host.kept_tokens())
     }
 }

@@ -195,12 +195,13 @@ impl Entry {
         let mut free = None;
         for (n, (place, old)) in self.slots.iter().zip(&mut self.stamps).enumerate() {
             if *place == slot.0 + 1 {
-                // Worth repeating only when the old stamp would expire noticeably sooner.
-                let newer = stamp.0.wrapping_sub(*old) as i32;
-                if newer > 0 {
+                // Worth a new stamp only when the old one would expire noticeably sooner: until then it tells when
+                // the block first came.
+                let is_news = stamp.0.wrapping_sub(*old) as i32 > NEWS_TICKS;
+                if is_news {
                     *old = stamp.0;
                 }
-                return newer > NEWS_TICKS;
+                return is_news;
             }
             if *place == 0 || !hosts.holds(Slot(*place - 1), Stamp(*old)) {
                 free.get_or_insert(n);

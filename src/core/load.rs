@@ -24,6 +24,8 @@ pub struct FleetLoad {
     pub foreign_requests: f64,
     /// The same, waiting only.
     pub foreign_waiting: f64,
+    /// Mean requests a host has, others' included.
+    pub requests: f64,
     /// Mean uncached prompt tokens of a request.
     pub uncached_tokens: f64,
     /// Uncached prompt tokens that a host has before it, on average and as far as gateways know.
@@ -70,6 +72,8 @@ impl FleetLoad {
         }
         let known = |host: &Host| (host.own.prefill_tokens + host.peers.prefill_tokens) as f64;
         let hosts = fleet.hosts().len().max(1) as f64;
+        let requests = |host: &Host| f64::from(host.own.requests) + f64::from(host.peers.requests);
+        sum.requests = fleet.hosts().iter().map(requests).sum::<f64>() / hosts + sum.foreign_requests;
         sum.queued_tokens = fleet.hosts().iter().map(known).sum::<f64>() / hosts;
         sum
     }

@@ -17,6 +17,8 @@
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
 //! | what do gateways tell each other? | [`peers`] |
+//! | which other gateways are alive, and what do they have in flight? | [`gateways`] |
+//! | what is learned from answers: bytes a token, pace, how long prefixes are kept? | [`learning`] |
 //! | do the gauges agree with the workers' books? | [`audit`] |
 //! | what did the engine say it had cached? | [`usage`] |
 
@@ -25,8 +27,10 @@ pub mod blocks;
 pub mod bytes;
 pub mod config;
 pub mod fleet;
+pub mod gateways;
 pub mod index;
 pub mod journal;
+pub mod learning;
 pub mod load;
 pub mod peers;
 pub mod prompt;

@@ -11,7 +11,7 @@
 
 use super::blocks::BlockHash;
 use super::config::MAX_HOSTS;
-use super::fleet::{Fleet, Slot};
+use super::fleet::{Fleet, Own, Slot};
 use super::journal::Holding;
 use super::wire::{Reader, Writer};
 
@@ -64,10 +64,10 @@ impl Outgoing {
             last: 0,
             untold: 0,
         };
-        if let Some(told) = Told::read(published, &|_| None).filter(|told| told.gateway == gateway) {
-            outgoing.last = told.last;
+        if let Some(value) = Value::decode(published).filter(|value| value.gateway == gateway) {
+            outgoing.last = value.last;
             outgoing.batches =
-                told.batches.into_iter().map(|(number, batch)| (number, batch.to_vec())).collect();
+                value.batches.into_iter().map(|(number, batch)| (number, batch.to_vec())).collect();
         }
         outgoing
     }
@@ -104,21 +104,13 @@ impl Outgoing {
             excess = if is_kept { 0 } else { excess.saturating_sub(batch.len()) };
             is_kept
         });
-        let mut value = Writer::new(VERSION);
-        value.u64(self.gateway);
-        value.u64(self.last);
-        let hosts = fleet.hosts().get(..MAX_HOSTS).unwrap_or(fleet.hosts());
-        value.u16(hosts.len() as u16);
-        for host in hosts {
-            value.u16(host.slot.0);
-            value.short_str(&host.address);
-            value.u32(host.own.requests);
-            value.u64(host.own.prefill_tokens);
-        }
-        for (number, batch) in &self.batches {
-            write_batch(&mut value, *number, batch);
-        }
-        value.finish()
+        let hosts = fleet.hosts().get(..MAX_HOSTS).unwrap_or(fleet.hosts()).iter().map(|host| {
+            let Own { requests, prefill_tokens, .. } = host.own;
+            (host.address.as_str(), Holding { slot: host.slot, requests, prefill_tokens })
+        });
+        let batches = self.batches.iter().map(|(number, batch)| (*number, batch.as_slice()));
+        Value { gateway: self.gateway, last: self.last, hosts: hosts.collect(), batches: batches.collect() }
+            .encode()
     }
 
     /// Placements that no batch had room for, since the last call.
@@ -144,26 +136,15 @@ pub struct Told<'a> {
 impl<'a> Told<'a> {
     /// Reads a value, if it is one; `slot_of` answers the slot that an address has here, if it has one.
     pub fn read(value: &'a [u8], slot_of: &dyn Fn(&str) -> Option<Slot>) -> Option<Self> {
-        let mut rest = Reader::new(value, VERSION)?;
-        let (gateway, last) = (rest.u64()?, rest.u64()?);
+        let Value { gateway, last, hosts, batches } = Value::decode(value)?;
         let (mut slots, mut in_flight) = (Vec::new(), Vec::new());
-        for _ in 0..rest.u16()? {
-            let theirs = usize::from(rest.u16()?);
-            let ours = slot_of(rest.short_str()?);
-            let (requests, prefill_tokens) = (rest.u32()?, rest.u64()?);
-            if theirs >= MAX_HOSTS {
-                return None;
-            }
+        for (address, holding) in hosts {
+            let (theirs, ours) = (usize::from(holding.slot.0), slot_of(address));
             if slots.len() <= theirs {
                 slots.resize(theirs + 1, None);
             }
             *slots.get_mut(theirs)? = ours;
-            in_flight.extend(ours.map(|slot| Holding { slot, requests, prefill_tokens }));
-        }
-        let mut batches = Vec::new();
-        while !rest.is_empty() {
-            let (number, len) = (rest.u64()?, rest.u32()? as usize);
-            batches.push((number, rest.raw(len)?));
+            in_flight.extend(ours.map(|slot| Holding { slot, ..holding }));
         }
         Some(Self { gateway, in_flight, last, slots, batches })
     }
@@ -197,20 +178,27 @@ impl Incoming {
         Some(Self { gateway: next(), after: next() })
     }
 
-    /// What of a value who asked has not heard: the whole, if the gateway is another process by now. `None` if it is
-    /// no such value.
-    pub fn select(&self, value: &[u8]) -> Option<Vec<u8>> {
-        let told = Told::read(value, &|_| None)?;
-        if told.gateway != self.gateway {
-            return Some(value.to_vec());
+    /// What of a value who asked has not heard: all placements, if the gateway is another process by now. What is in
+    /// flight comes from `in_flight`, for the value is as old as a tick or an exchange. Hosts of which there is nothing to
+    /// say are left out. `None` if it is no such value.
+    pub fn select(&self, value: &[u8], mut in_flight: impl FnMut(Slot) -> Holding) -> Option<Vec<u8>> {
+        let mut value = Value::decode(value)?;
+        let heard = if value.gateway == self.gateway { self.after } else { 0 };
+        value.batches.retain(|(number, _)| *number > heard);
+        let mut named = vec![false; MAX_HOSTS];
+        for (_, batch) in &value.batches {
+            // A damaged one is passed on as it is.
+            let _ = each_placement(batch, |slot, _| {
+                named.get_mut(usize::from(slot.0)).into_iter().for_each(|named| *named = true);
+            });
         }
-        let framed: usize = told.batches.iter().map(|(_, batch)| BATCH_HEAD + batch.len()).sum();
-        let mut selected = Writer::default();
-        selected.raw(value.get(..value.len().checked_sub(framed)?)?);
-        for (number, batch) in told.batches.iter().filter(|(number, _)| *number > self.after) {
-            write_batch(&mut selected, *number, batch);
-        }
-        Some(selected.finish())
+        value.hosts.retain_mut(|(_, holding)| {
+            *holding = in_flight(holding.slot);
+            holding.requests > 0
+                || holding.prefill_tokens > 0
+                || named.get(usize::from(holding.slot.0)) == Some(&true)
+        });
+        Some(value.encode())
     }
 
     /// Hands over what is new: where each prompt was placed, by the slots that hosts have here. `None` if a batch is
@@ -221,18 +209,14 @@ impl Incoming {
         let news = told.batches.iter().filter(|(number, _)| *number > heard);
         let mut blocks = Vec::new();
         for (_, batch) in news {
-            let mut rest = Reader::whole(batch);
-            while !rest.is_empty() {
-                let theirs = usize::from(rest.u16()?);
+            each_placement(batch, |theirs, mut rest| {
                 blocks.clear();
-                for _ in 0..rest.u8()? {
-                    blocks.push(BlockHash(rest.u64()?));
-                }
+                blocks.extend(std::iter::from_fn(|| rest.u64().map(BlockHash)));
                 // A host that is not in this gateway's list, or has just left the peer's.
-                if let Some(slot) = told.slots.get(theirs).copied().flatten() {
+                if let Some(slot) = told.slots.get(usize::from(theirs.0)).copied().flatten() {
                     placed(slot, &blocks);
                 }
-            }
+            })?;
         }
         Some(())
     }
@@ -243,11 +227,62 @@ impl Incoming {
     }
 }
 
-/// Bytes that [`write_batch`] puts before a batch.
-const BATCH_HEAD: usize = 12;
+/// A value as it is written.
+struct Value<'a> {
+    gateway: u64,
+    last: u64,
+    /// Addresses, with what is in flight there by the gateway's own slots.
+    hosts: Vec<(&'a str, Holding)>,
+    batches: Vec<(u64, &'a [u8])>,
+}
 
-fn write_batch(value: &mut Writer, number: u64, batch: &[u8]) {
-    value.u64(number);
-    value.u32(batch.len() as u32);
-    value.raw(batch);
+impl<'a> Value<'a> {
+    fn encode(&self) -> Vec<u8> {
+        let mut value = Writer::new(VERSION);
+        value.u64(self.gateway);
+        value.u64(self.last);
+        value.u16(self.hosts.len() as u16);
+        for (address, holding) in &self.hosts {
+            value.u16(holding.slot.0);
+            value.short_str(address);
+            value.u32(holding.requests);
+            value.u64(holding.prefill_tokens);
+        }
+        for (number, batch) in &self.batches {
+            value.u64(*number);
+            value.u32(batch.len() as u32);
+            value.raw(batch);
+        }
+        value.finish()
+    }
+
+    fn decode(value: &'a [u8]) -> Option<Self> {
+        let mut rest = Reader::new(value, VERSION)?;
+        let (gateway, last) = (rest.u64()?, rest.u64()?);
+        let mut hosts = Vec::new();
+        for _ in 0..rest.u16()? {
+            let (slot, address) = (Slot(rest.u16()?), rest.short_str()?);
+            let (requests, prefill_tokens) = (rest.u32()?, rest.u64()?);
+            if usize::from(slot.0) >= MAX_HOSTS {
+                return None;
+            }
+            hosts.push((address, Holding { slot, requests, prefill_tokens }));
+        }
+        let mut batches = Vec::new();
+        while !rest.is_empty() {
+            let (number, len) = (rest.u64()?, rest.u32()? as usize);
+            batches.push((number, rest.raw(len)?));
+        }
+        Some(Self { gateway, last, hosts, batches })
+    }
+}
+
+/// Hands over each placement in a batch: the slot of who tells, and the blocks.
+fn each_placement(batch: &[u8], mut placed: impl FnMut(Slot, Reader)) -> Option<()> {
+    let mut rest = Reader::whole(batch);
+    while !rest.is_empty() {
+        let (slot, count) = (Slot(rest.u16()?), usize::from(rest.u8()?));
+        placed(slot, Reader::whole(rest.raw(8 * count)?));
+    }
+    Some(())
 }

@@ -22,13 +22,27 @@
 use super::blocks::BlockHash;
 use super::config::Routing;
 use super::fleet::{Fleet, Host, Part, Slot};
-use super::index::{Index, Liveness, HOLDERS};
+use super::index::{Index, Liveness, Stamp, HOLDERS};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::Unread;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The most that congestion adds to the weight of uncached tokens: nobody shall cross the fleet for one block.
 const MOST_CONGESTION: f64 = 10.0;
+
+/// A request waits for a prefix that is being computed while no more tokens stand before it than this many times its
+/// prompt ..
+const PATIENCE: f64 = 2.5;
+/// .. and than these: a sixth of a second.
+const MOST_PATIENCE: f64 = 3_000.0;
+/// .. and while its host has no more than this many requests over the mean.
+const BURST: f64 = 16.0;
+
+/// How much of a prompt is taken to be on a host to which another worker has just sent one that begins alike.
+const MARKED: f64 = 0.95;
+
+/// The foreign share up to which the hosts' observed paces are believed.
+const LITTLE_FOREIGN: f64 = 0.2;
 
 /// The least that counts as uncached: the engine computes at least the last block anew.
 const LEAST_UNCACHED: f64 = 16.0;
@@ -58,8 +72,19 @@ pub struct Decision {
     pub matched_bytes: u64,
     /// Tokens that the first must prefill, as far as is known.
     pub uncached_tokens: u64,
+    /// Tokens that have entered the first host's cache since it was sent what it holds.
+    pub matched_age_tokens: u64,
+    /// What marks a prompt of which the first holds little: its anchor.
+    pub cold_mark: Option<u64>,
     /// What the first costs and saves against the host that holds the most.
     pub regret: Regret,
+}
+
+impl Decision {
+    /// Another worker has just placed a prompt with this mark on the same host: most of the work is shared.
+    pub fn is_shared(&mut self) {
+        self.uncached_tokens = (self.uncached_tokens as f64 * (1.0 - MARKED)).max(LEAST_UNCACHED) as u64;
+    }
 }
 
 /// What a decision forgoes of the cache, and what it gains by that, against going where most of the prompt is
@@ -100,14 +125,24 @@ impl Reason {
     }
 }
 
+/// What one host holds of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Holding {
+    slot: Slot,
+    /// Prompt bytes up to the deepest block.
+    bytes: u64,
+    /// When it was sent that block.
+    stamp: Stamp,
+}
+
 /// The walk of one prompt down the index: who holds how much.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Walk {
     /// The seed it is walked under, and the positions passed.
     seed: u64,
     passed: usize,
-    /// Hosts that hold something, with the prompt bytes up to the deepest block of theirs.
-    held: Vec<(Slot, u64)>,
+    /// Hosts that hold something.
+    held: Vec<Holding>,
     /// Bytes that more hosts hold than can be listed: everybody counts as a holder.
     everyone: u64,
     /// Bytes up to the deepest position stepped on.
@@ -142,11 +177,12 @@ impl Walk {
         self.seen = bytes;
         let mut live = 0;
         if let Some(holders) = index.holders(block) {
-            for (slot, _) in holders.iter().filter(|&(slot, stamp)| hosts.holds(slot, stamp)) {
+            for (slot, stamp) in holders.iter().filter(|&(slot, stamp)| hosts.holds(slot, stamp)) {
                 live += 1;
-                match self.held.iter_mut().find(|(held, _)| *held == slot) {
-                    Some((_, deepest)) => *deepest = bytes,
-                    None => self.held.push((slot, bytes)),
+                let holding = Holding { slot, bytes, stamp };
+                match self.held.iter_mut().find(|held| held.slot == slot) {
+                    Some(held) => *held = holding,
+                    None => self.held.push(holding),
                 }
             }
             if holders.is_overflowing() {
@@ -182,9 +218,28 @@ impl Walk {
         }
     }
 
+    /// Whether what a host holds is so new that it is still being computed there: no more tokens have been sent since
+    /// than stand before a request now.
+    fn is_coming(&self, host: &Host) -> bool {
+        let queued = host.own.prefill_tokens;
+        let held = self.held.iter().find(|held| held.slot == host.slot);
+        queued > 0 && held.is_some_and(|held| host.age_tokens(held.stamp) <= queued)
+    }
+
+    /// Tokens that have entered a host's cache since it was sent the deepest block that it holds.
+    fn age_tokens(&self, host: &Host) -> u64 {
+        let held = self.held.iter().find(|held| held.slot == host.slot);
+        held.map_or(0, |held| host.age_tokens(held.stamp))
+    }
+
+    /// Whether another worker has just sent a host a prompt that begins like this one, and that is not known here yet.
+    fn is_marked(&self, host: &Host) -> bool {
+        self.matched(host.slot) == 0 && self.anchor.is_some_and(|anchor| anchor.0 == host.own.cold_mark)
+    }
+
     /// Bytes of the prompt that `slot` is believed to hold.
     pub fn matched(&self, slot: Slot) -> u64 {
-        let listed = self.held.iter().find(|(held, _)| *held == slot).map_or(0, |&(_, bytes)| bytes);
+        let listed = self.held.iter().find(|held| held.slot == slot).map_or(0, |held| held.bytes);
         listed.max(self.everyone)
     }
 }
@@ -251,6 +306,8 @@ struct Candidate<'a> {
     /// Seconds that stand before the request there.
     standing_s: f64,
     cost_s: f64,
+    /// Whether the request waits there for a prefix that is being computed, whatever it costs elsewhere.
+    waits: bool,
     /// Lower goes first among equals.
     rank: f64,
 }
@@ -263,7 +320,10 @@ impl Situation<'_> {
         let home = self.home(ask.walk.anchor);
         let mut candidates: Vec<Candidate> = Vec::new();
         for host in self.eligible() {
-            let matched = ask.walk.expected(host.slot, ask.bytes, self.routing.unread_share) / per_token;
+            let mut matched = ask.walk.expected(host.slot, ask.bytes, self.routing.unread_share) / per_token;
+            if ask.walk.is_marked(host) {
+                matched = matched.max(MARKED * total);
+            }
             let missing = (total - matched).max(0.0);
             let credit = if home == Some(host.slot) {
                 self.foreign_share * self.routing.home_credit * missing
@@ -271,7 +331,10 @@ impl Situation<'_> {
                 0.0
             };
             let uncached = (missing - credit).max(LEAST_UNCACHED);
-            candidates.push(self.candidate(host, matched, uncached));
+            let mut candidate = self.candidate(host, matched, uncached);
+            candidate.waits =
+                matched >= MOSTLY * total && self.is_worth_waiting(ask.walk, host, total, missing);
+            candidates.push(candidate);
         }
         let holder = candidates.iter().max_by(|a, b| a.matched.total_cmp(&b.matched)).copied();
         let longest = holder.map_or(0.0, |holder| holder.matched);
@@ -290,6 +353,8 @@ impl Situation<'_> {
             reason,
             matched_bytes: ask.walk.matched(best.host.slot).min(ask.bytes),
             uncached_tokens: (total - best.matched).max(LEAST_UNCACHED) as u64,
+            matched_age_tokens: ask.walk.age_tokens(best.host),
+            cold_mark: ask.walk.anchor.filter(|_| best.matched < MOSTLY * total).map(|block| block.0),
             regret: holder.filter(|_| reason == Reason::Spill).map_or_else(Regret::default, |holder| {
                 Regret {
                     forgone_tokens: (longest - best.matched) as u64,
@@ -313,6 +378,8 @@ impl Situation<'_> {
             reason: Reason::Unread(why),
             matched_bytes: 0,
             uncached_tokens: uncached as u64,
+            matched_age_tokens: 0,
+            cold_mark: None,
             regret: Regret::default(),
         }
     }
@@ -322,14 +389,23 @@ impl Situation<'_> {
     fn candidate<'a>(&self, host: &'a Host, matched: f64, uncached: f64) -> Candidate<'a> {
         let routing = self.routing;
         let standing_s = self.standing_s(host, uncached);
-        let mut cost_s = standing_s + self.prefill_weight() * uncached / routing.prefill_tokens_per_s;
+        let mut cost_s = standing_s + self.prefill_weight() * uncached / self.rate(host);
         if !self.part.has(host) {
             // What another gateway may just have sent there, for all of the prompt that is not held.
             let missing = uncached / (uncached + matched);
-            cost_s +=
-                routing.peer_spread * missing * self.load.uncached_tokens / routing.prefill_tokens_per_s;
+            cost_s += routing.peer_spread * missing * self.load.uncached_tokens / self.rate(host);
         }
-        Candidate { host, matched, standing_s, cost_s, rank: host.own.sent_tokens as f64 }
+        Candidate { host, matched, standing_s, cost_s, waits: false, rank: host.own.sent_tokens as f64 }
+    }
+
+    /// Whether a request waits for the prefix that a host is computing right now, rather than have it computed a second
+    /// time on an idle one: a burst with one new prefix stays together until its host has a batch of its own.
+    fn is_worth_waiting(&self, walk: &Walk, host: &Host, total: f64, missing: f64) -> bool {
+        let queue = self.load.queue(host, self.freshness);
+        let before = queue.prefill_tokens + missing;
+        (walk.is_coming(host) || (walk.is_marked(host) && queue.prefill_tokens > 0.0))
+            && before <= (PATIENCE * total).min(MOST_PATIENCE)
+            && queue.requests <= self.load.requests + BURST
     }
 
     /// The weight of a request's own uncached tokens. Where prompts queue everywhere, each token that is computed anew
@@ -341,6 +417,12 @@ impl Situation<'_> {
         routing.prefill_weight + congestion.min(MOST_CONGESTION)
     }
 
+    /// Tokens a second that a host prefills. What was observed while others' work could not be seen says little.
+    fn rate(&self, host: &Host) -> f64 {
+        let speed = if self.foreign_share < LITTLE_FOREIGN { host.speed } else { 1.0 };
+        self.routing.prefill_tokens_per_s * speed
+    }
+
     /// Seconds that stand before `uncached` tokens on a host.
     pub fn standing_s(&self, host: &Host, uncached: f64) -> f64 {
         let routing = self.routing;
@@ -348,7 +430,7 @@ impl Situation<'_> {
         // The less of the load is known, the less the known part says.
         let known = queue.prefill_tokens / (1.0 + routing.foreign_discount * self.foreign_share);
         let standing = known + routing.batch_slowdown * uncached * queue.requests;
-        standing / routing.prefill_tokens_per_s + routing.decode_ms / 1_000.0 * queue.requests
+        standing / self.rate(host) + routing.decode_ms / 1_000.0 * queue.requests
     }
 
     fn nowhere(&self) -> Decision {
@@ -357,6 +439,8 @@ impl Situation<'_> {
             reason: Reason::NoHosts,
             matched_bytes: 0,
             uncached_tokens: 0,
+            matched_age_tokens: 0,
+            cold_mark: None,
             regret: Regret::default(),
         }
     }
@@ -389,7 +473,11 @@ impl Situation<'_> {
         candidates.sort_unstable_by(|a, b| {
             let both = a.cost_s <= tied && b.cost_s <= tied;
             let by_rank = if both { a.rank.total_cmp(&b.rank) } else { std::cmp::Ordering::Equal };
-            by_rank.then(a.cost_s.total_cmp(&b.cost_s)).then(a.host.slot.cmp(&b.host.slot))
+            b.waits
+                .cmp(&a.waits)
+                .then(by_rank)
+                .then(a.cost_s.total_cmp(&b.cost_s))
+                .then(a.host.slot.cmp(&b.host.slot))
         });
         candidates.iter().take(self.candidates).map(|candidate| candidate.host.slot).collect()
     }

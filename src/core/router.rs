@@ -5,10 +5,11 @@
 //! handed the [`Change`]s that it shall apply to the gauges that all workers share.
 
 use super::blocks::BlockHash;
-use super::config::{Config, Routing};
+use super::config::{Config, Learning, Routing};
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
 use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement};
+use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::{Outline, Unread};
 use super::route::{Ask, Decision, Reason, Situation, Walk};
@@ -23,11 +24,11 @@ const TOOLS_ALONE: BlockHash = BlockHash(u64::from_be_bytes(*b"   tools"));
 /// Bytes of tools that are worth a lookup of their own.
 const LEAST_TOOLS_BYTES: u64 = 256;
 
-/// Bytes a token before any engine has said: the usual figure for English text.
-const BYTES_PER_TOKEN: f64 = 4.0;
-
 /// How fast a mean follows: one part in fifty, so that one odd request moves it by 2 %.
 const GAIN: f64 = 0.02;
+
+/// Tokens that must have been predicted to be cached for the actual ones to say anything.
+const LEAST_PREDICTED: u64 = 1_024;
 
 /// Uncached tokens of a request before any was seen.
 const FIRST_UNCACHED_TOKENS: f64 = 1_000.0;
@@ -49,12 +50,19 @@ pub struct Change {
     pub sent_tokens: i64,
     /// Cold prompts placed.
     pub cold: i64,
+    /// What marks the last of these.
+    pub cold_mark: Option<u64>,
 }
 
 /// What a stream holds of a host, until it is released.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     slot: Slot,
+    /// When it was sent, in milliseconds of the wall clock, and what stood before its first byte then.
+    at_ms: u64,
+    ahead_tokens: u64,
+    matched_age_tokens: u64,
+    cold_mark: Option<u64>,
     /// 0 once the prefill is over.
     prefill_tokens: u64,
     /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
@@ -74,7 +82,8 @@ pub struct Router {
     held: HashMap<u32, Held>,
     foreign_share: f64,
     part: Part,
-    bytes_per_token: f64,
+    learning: Learning,
+    bytes_per_token: BytesPerToken,
     uncached_tokens: f64,
 }
 
@@ -91,7 +100,8 @@ impl Router {
             held: HashMap::new(),
             foreign_share: 0.0,
             part: Part::ALL,
-            bytes_per_token: BYTES_PER_TOKEN,
+            learning: config.learning,
+            bytes_per_token: BytesPerToken::default(),
             uncached_tokens: FIRST_UNCACHED_TOKENS,
         }
     }
@@ -101,6 +111,7 @@ impl Router {
         self.candidates = config.candidates;
         self.stale_after_ms = config.poll.stale_after_ms;
         self.routing = config.routing.clone();
+        self.learning = config.learning;
         if !self.index.has_entries(config.index.entries) {
             self.index = Index::new(config.index.entries);
         }
@@ -120,6 +131,7 @@ impl Router {
         self.foreign_share = snapshot.foreign_share;
         self.part = snapshot.part;
         snapshot.apply(&mut self.fleet);
+        self.fleet.settle_paces();
     }
 
     /// Takes over what all workers together have on each host, and what other gateways have, as `read` finds it in the
@@ -195,16 +207,28 @@ impl Router {
         if !matches!(decision.reason, Reason::Unread(_)) {
             self.uncached_tokens += GAIN * (tokens as f64 - self.uncached_tokens);
         }
+        let mut ahead = tokens;
         if let Some(host) = self.fleet.host_mut(slot) {
             host.health.probing(now_ms);
+            ahead += host.own.prefill_tokens + host.peers.prefill_tokens;
         }
-        self.held.insert(stream, Held { slot, prefill_tokens: tokens, over_at_ms: None });
+        let held = Held {
+            slot,
+            at_ms: now_ms,
+            ahead_tokens: ahead,
+            matched_age_tokens: decision.matched_age_tokens,
+            cold_mark: decision.cold_mark,
+            prefill_tokens: tokens,
+            over_at_ms: None,
+        };
+        self.held.insert(stream, held);
         Some(self.apply_change(Change {
             slot,
             requests: 1,
             prefill_tokens: tokens as i64,
             sent_tokens: tokens as i64,
             cold: i64::from(decision.reason == Reason::Cold),
+            cold_mark: decision.cold_mark,
         }))
     }
 
@@ -216,6 +240,7 @@ impl Router {
         let tokens = self.tokens(uncached_bytes, prompt);
         let held = self.held.get_mut(&stream).filter(|held| held.prefill_tokens > 0)?;
         let more = tokens as i64 - held.prefill_tokens as i64;
+        held.ahead_tokens = held.ahead_tokens.saturating_add_signed(more);
         held.prefill_tokens = tokens;
         Some(self.apply_change(Change { slot, prefill_tokens: more, sent_tokens: more, ..Change::default() }))
     }
@@ -224,7 +249,7 @@ impl Router {
         if prompt.is_token_ids() {
             BYTES_PER_TOKEN
         } else {
-            self.bytes_per_token
+            self.bytes_per_token.of(prompt.model())
         }
     }
 
@@ -287,6 +312,7 @@ impl Router {
         let held = self.held.get_mut(&stream)?;
         let from = std::mem::replace(&mut held.slot, to);
         let tokens = held.prefill_tokens as i64;
+        let cold_mark = held.cold_mark;
         if let Some((prompt, full)) = prompt {
             let seeds = prompt.seeds();
             for (block, _) in keys(prompt, seeds.early, 0).chain(keys(prompt, seeds.full, 0)) {
@@ -294,13 +320,41 @@ impl Router {
             }
             self.remember(to, prompt, 0, full);
         }
-        let left = Change { slot: from, requests: -1, prefill_tokens: -tokens, ..Change::default() };
-        let entered = Change { slot: to, requests: 1, prefill_tokens: tokens, sent_tokens: tokens, cold: 0 };
+        let unmarked = cold_mark.map(|_| 0);
+        let left = Change {
+            slot: from,
+            requests: -1,
+            prefill_tokens: -tokens,
+            cold_mark: unmarked,
+            ..Change::default()
+        };
+        let entered = Change {
+            slot: to,
+            requests: 1,
+            prefill_tokens: tokens,
+            sent_tokens: tokens,
+            cold_mark,
+            ..Change::default()
+        };
         Some([self.apply_change(left), self.apply_change(entered)])
     }
 
-    /// The first byte of the answer has come: the prefill is over.
+    /// The first byte of the answer has come: the prefill is over, and tells how fast the host is.
     pub fn first_byte(&mut self, stream: u32, now_ms: u64) -> Option<Change> {
+        let held = *self.held.get(&stream)?;
+        // The first byte of an answer in one piece comes with the last.
+        let tells =
+            held.over_at_ms.is_none() && held.ahead_tokens >= Pace::LEAST_TOKENS && held.prefill_tokens > 0;
+        if self.learning.prefill_rate && tells {
+            if let Some(host) = self.fleet.host_mut(held.slot) {
+                let seconds = now_ms.saturating_sub(held.at_ms) as f64 / 1_000.0;
+                host.pace.observe(held.ahead_tokens, seconds);
+            }
+        }
+        self.prefill_over(stream)
+    }
+
+    fn prefill_over(&mut self, stream: u32) -> Option<Change> {
         let held = self.held.get_mut(&stream)?;
         held.over_at_ms = None;
         let tokens = std::mem::take(&mut held.prefill_tokens);
@@ -315,7 +369,7 @@ impl Router {
         let over = |held: &Held| held.over_at_ms.is_some_and(|at| at <= now_ms);
         let streams: Vec<u32> =
             self.held.iter().filter(|(_, held)| over(held)).map(|(stream, _)| *stream).collect();
-        streams.into_iter().filter_map(|stream| self.first_byte(stream, now_ms)).collect()
+        streams.into_iter().filter_map(|stream| self.prefill_over(stream)).collect()
     }
 
     /// The stream has ended: what it held is released.
@@ -339,18 +393,27 @@ impl Router {
         }
     }
 
-    /// The engine told what the prompt was: learns how many bytes a token has.
-    pub fn learn(&mut self, prompt_bytes: u64, usage: &Usage) {
-        if usage.prompt_tokens > 0 && prompt_bytes > 0 {
-            // Between the densest text (CJK, code) and repeated words; images in base64 lie outside.
-            let seen = (prompt_bytes as f64 / usage.prompt_tokens as f64).clamp(1.0, 8.0);
-            self.bytes_per_token += GAIN * (seen - self.bytes_per_token);
+    /// The engine told what a stream's prompt was. `predicted_bytes` of it were believed to be on the host that served;
+    /// `whole` says that the prompt was read to its end. To be called before the stream ends.
+    pub fn learn(
+        &mut self,
+        stream: u32,
+        prompt: &impl Outline,
+        whole: bool,
+        predicted_bytes: u64,
+        usage: &Usage,
+    ) {
+        if self.learning.bytes_per_token && whole && !prompt.is_token_ids() {
+            self.bytes_per_token.learn(prompt.model(), prompt.bytes(), usage.prompt_tokens);
         }
-    }
-
-    /// Bytes a token has, as learned.
-    pub fn bytes_per_token(&self) -> f64 {
-        self.bytes_per_token
+        let predicted = self.tokens(predicted_bytes, prompt);
+        let Some(cached) = usage.cached_tokens.filter(|_| self.learning.capacity) else { return };
+        let Some(held) = self.held.get(&stream) else { return };
+        if let Some(host) = self.fleet.host_mut(held.slot).filter(|_| predicted >= LEAST_PREDICTED) {
+            let capacity = host.capacity_tokens();
+            let keeps = host.told_keeps.get_or_insert_default();
+            keeps.observe(predicted, cached, held.matched_age_tokens, capacity);
+        }
     }
 
     /// What this worker publishes at its tick.
@@ -395,6 +458,7 @@ impl Router {
             own.prefill_tokens = own.prefill_tokens.saturating_add_signed(change.prefill_tokens);
             own.sent_tokens = own.sent_tokens.saturating_add_signed(change.sent_tokens);
             own.cold_placed = own.cold_placed.saturating_add_signed(change.cold);
+            own.cold_mark = change.cold_mark.unwrap_or(own.cold_mark);
         }
         change
     }

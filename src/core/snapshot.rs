@@ -4,6 +4,7 @@
 //! leadership forgets neither clocks nor counters.
 
 use super::fleet::{Fleet, Part, Polled, Slot};
+use super::learning::Keeps;
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
@@ -39,8 +40,8 @@ impl Snapshot {
     /// Puts a host's state in.
     pub fn put(&mut self, slot: Slot, address: &str, polled: Polled) {
         self.hosts.retain(|(there, _, _)| *there != slot);
-        self.hosts.push((slot, address.to_owned(), polled));
-        self.hosts.sort_unstable_by_key(|(slot, _, _)| *slot);
+        let place = self.hosts.partition_point(|(there, _, _)| *there < slot);
+        self.hosts.insert(place, (slot, address.to_owned(), polled));
     }
 
     /// Drops hosts that are no longer in the fleet.
@@ -89,6 +90,10 @@ impl Snapshot {
             value.f64(polled.started_s);
             value.u32(polled.known_requests);
             value.u64(polled.own_sent_tokens);
+            value.f64(polled.computed_tokens);
+            value.f64(polled.computed_lately);
+            value.f64(polled.expected_lately);
+            value.f64(polled.keeps.share());
             value.u32(polled.failures);
         }
         value.finish()
@@ -116,6 +121,10 @@ impl Snapshot {
                 started_s: rest.f64()?,
                 known_requests: rest.u32()?,
                 own_sent_tokens: rest.u64()?,
+                computed_tokens: rest.f64()?,
+                computed_lately: rest.f64()?,
+                expected_lately: rest.f64()?,
+                keeps: Keeps::from_share(rest.f64()?),
                 failures: rest.u32()?,
             };
             hosts.push((slot, address, polled));

@@ -320,7 +320,9 @@ impl Filter {
             let mut worker = self.worker.borrow_mut();
             worker.router.advance(&mut reading.walk, &reading.prompt, full);
             worker.look_at_gauges(now_ns);
-            worker.router.decide(&reading.walk, &reading.prompt, bytes, now_ms)
+            let mut decision = worker.router.decide(&reading.walk, &reading.prompt, bytes, now_ms);
+            worker.look_at_mark(&mut decision);
+            decision
         };
         self.carry_out(decision, bytes, now_ms);
         self.remember();
@@ -445,15 +447,14 @@ impl Filter {
     fn release(&mut self) {
         let mut worker = self.worker.borrow_mut();
         worker.not_held(self.stream);
+        let usage = self.response.tail.take().and_then(|tail| tail.usage());
+        if let (Some(usage), Some(reading)) = (&usage, &self.reading) {
+            let predicted_bytes = self.response.predicted_bytes;
+            worker.router.learn(self.stream, &reading.prompt, reading.ended, predicted_bytes, usage);
+        }
         let change = worker.router.end(self.stream);
         worker.apply(change);
-        let Some(usage) = self.response.tail.take().and_then(|tail| tail.usage()) else {
-            return;
-        };
-        let Some(reading) = &self.reading else { return };
-        if reading.ended && !reading.prompt.is_token_ids() {
-            worker.router.learn(reading.prompt.bytes(), &usage);
-        }
+        let (Some(usage), Some(reading)) = (usage, &self.reading) else { return };
         worker.stats.told_prompt_tokens.add(usage.prompt_tokens);
         if let Some(cached) = usage.cached_tokens {
             let predicted = worker.router.tokens(self.response.predicted_bytes, &reading.prompt);

@@ -210,7 +210,7 @@ pub fn add_metric(id: u32, offset: i64) {
     unsafe { proxy_increment_metric(id, offset) };
 }
 
-/// Records a value in a histogram.
+/// Sets a gauge, or records a value in a histogram.
 pub fn record_metric(id: u32, value: u64) {
     // SAFETY: no pointers.
     unsafe { proxy_record_metric(id, value) };

@@ -9,7 +9,7 @@
 //! | how is a decision carried out? | `decided` |
 //! | what is learned of a request that Envoy's own policy sends on? | `shadow` |
 //! | how are the engines polled? | `poller` |
-//! | how do gateways learn of each other's placements? | `peers` |
+//! | how do gateways learn of each other's placements and load? | `peers` |
 //! | what does a gateway answer on its control listener? | `control` |
 //! | what does this VM know of a cluster? | `worker` |
 //! | what lies in shared data, under which keys? | `shared` |

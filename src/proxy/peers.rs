@@ -1,17 +1,21 @@
-//! How do gateways learn of each other's placements? By one worker, the leader, for all.
+//! How do gateways learn of each other? By one worker, the leader, for all.
 //!
 //! It collects what this gateway's workers placed and puts it where the control listener finds it
 //! ([`super::control`]), asks each peer once in an interval for what that one has collected since, and passes on to the
-//! other workers what of it is news. A request pays nothing for this: the leader collects what it reads at a tick anyway.
+//! other workers what of it is news. What peers have in flight it puts into gauges, which workers read with their own, and
+//! who of them is alive says which hosts this gateway fills first. A request pays for the reading of two more gauges a
+//! host: the leader collects what it reads at a tick anyway.
 //!
 //! A peer that cannot be reached, answers something else or knows another secret is asked again in the next interval.
-//! What is missed meanwhile costs hits.
+//! What is missed meanwhile costs hits; what it had in flight counts for nothing once it has been silent for seconds.
 
 use super::host::{self, Buffer, Headers};
 use super::shared::Shared;
 use super::worker::Worker;
 use crate::core::config::{self, Config};
-use crate::core::journal::{Bulletin, Holding, Outbox, Placement};
+use crate::core::fleet::{self, Part, Slot};
+use crate::core::gateways::Gateways;
+use crate::core::journal::{Bulletin, Outbox, Placement};
 use crate::core::peers::{Incoming, Outgoing, Told, MAX_VALUE};
 use std::fmt;
 use std::mem;
@@ -30,6 +34,9 @@ pub struct Peers {
 struct Exchanging {
     gateway: u64,
     peers: Vec<Peer>,
+    gateways: Gateways,
+    /// What the gauges say that others have in flight, by slot.
+    shown: Vec<fleet::Peers>,
     /// The round in which was published last.
     round: u64,
     /// What the other workers have not been told yet, and how many blocks that is.
@@ -49,17 +56,8 @@ struct Peer {
     round: u64,
     /// The call that has not been answered.
     under_way: Option<u32>,
-    is_failing: bool,
-    in_flight: InFlight,
-}
-
-/// What a peer said that it has in flight, by the slots that hosts have here.
-#[derive(Debug, Default)]
-#[expect(dead_code, reason = "collected, not weighed yet")]
-struct InFlight {
-    /// When it came. Milliseconds of the wall clock.
-    at_ms: u64,
-    holdings: Vec<Holding>,
+    /// Whether the last answer was one; `None` before the first.
+    answers: Option<bool>,
 }
 
 /// Why asking a peer brought nothing.
@@ -97,12 +95,27 @@ impl Peers {
         if self.exchanging.is_none() {
             self.exchanging = Shared::gateway(worker.id)
                 .map(|gateway| Box::new(Exchanging::new(gateway, settings, worker.id ^ now_ms)));
+            // What another leader heard last, it heard long ago.
+            worker.gauges.clear_peers();
         }
         if let Some(exchanging) = &mut self.exchanging {
             exchanging.publish(worker, settings, now_ms);
             exchanging.ask_due(worker, config, settings, now_ms);
             exchanging.pass_on(worker, now_ms);
+            exchanging.gateways.forget_silent(now_ms);
+            exchanging.show(worker);
         }
+    }
+
+    /// Which hosts this gateway fills first, as far as is known.
+    pub fn part(&self, config: &Config) -> Option<Part> {
+        if config.peers.is_none() {
+            return Some(Part::ALL);
+        }
+        // A new leader leaves what the last one found until it has heard everybody, or has not.
+        let exchanging = self.exchanging.as_ref()?;
+        let has_asked = exchanging.peers.iter().all(|peer| peer.answers.is_some());
+        has_asked.then(|| exchanging.gateways.part())
     }
 
     /// An answer to a call that this root made.
@@ -117,7 +130,7 @@ impl Peers {
         match heard {
             Ok(()) => {
                 worker.stats.peers_pulled.add(1);
-                peer.is_failing = false;
+                peer.answers = Some(true);
             }
             Err(why) => peer.failed(worker, why),
         }
@@ -131,12 +144,13 @@ impl Exchanging {
             heard: Incoming::default(),
             round: 0,
             under_way: None,
-            is_failing: false,
-            in_flight: InFlight::default(),
+            answers: None,
         };
         Self {
             gateway,
             peers: settings.hosts.iter().map(peer).collect(),
+            gateways: Gateways::new(gateway, settings.silent_after_ms()),
+            shown: Vec::new(),
             round: 0,
             news: Vec::new(),
             news_blocks: 0,
@@ -194,8 +208,21 @@ impl Exchanging {
         });
         worker.stats.peers_placements.add(placements);
         worker.stats.peers_untold.add(untold);
-        peer.in_flight = InFlight { at_ms: now_ms, holdings: told.in_flight };
+        self.gateways.hear(told.gateway, told.in_flight, now_ms);
+        self.show(worker);
         heard.ok_or(Failure::Content)
+    }
+
+    /// Sets the gauges of hosts on which others have something else in flight than before.
+    fn show(&mut self, worker: &mut Worker) {
+        let mut in_flight = self.gateways.in_flight();
+        in_flight.resize(in_flight.len().max(self.shown.len()), fleet::Peers::default());
+        for (place, now) in in_flight.iter().enumerate() {
+            if self.shown.get(place).copied().unwrap_or_default() != *now {
+                worker.gauges.set_peers(Slot(place as u16), *now);
+            }
+        }
+        self.shown = in_flight;
     }
 
     /// Tells the other workers what is news, as much as fits into this tick.
@@ -234,7 +261,7 @@ impl Peer {
             Failure::Refused(_) | Failure::Content => worker.stats.peers_refused.add(1),
         }
         // Once when it begins: a peer that stays away must not fill the log.
-        if !mem::replace(&mut self.is_failing, true) {
+        if self.answers.replace(false) != Some(false) {
             log::warn!("kvroute: gateway {} tells nothing: {why}", self.address);
         }
     }

@@ -12,7 +12,7 @@ use super::shared::Lease;
 use super::stats::PollFailure;
 use super::worker::Worker;
 use crate::core::config::Config;
-use crate::core::fleet::{Own, Polled, Slot};
+use crate::core::fleet::{Own, Part, Polled, Slot};
 use crate::core::scrape::engine::MAX_BODY_BYTES;
 use crate::core::scrape::{read_engine, EngineSample};
 use crate::core::snapshot::Snapshot;
@@ -64,8 +64,8 @@ impl Poller {
         Self { fingerprint: xxh3_64(configuration), generation: None, leading: None }
     }
 
-    /// Takes or keeps the lead if it can, and polls whoever is due.
-    pub fn tick(&mut self, worker: &mut Worker, config: &Config, now_ms: u64) {
+    /// Takes or keeps the lead if it can, and polls whoever is due. `part` is for the snapshot, once it is known.
+    pub fn tick(&mut self, worker: &mut Worker, config: &Config, part: Option<Part>, now_ms: u64) {
         if !self.holds_lease(worker, now_ms) {
             self.leading = None;
             return;
@@ -75,6 +75,8 @@ impl Poller {
             snapshot: worker.shared.snapshot().unwrap_or_default(),
             ..Leading::default()
         });
+        let part = part.unwrap_or(leading.snapshot.part);
+        leading.news |= std::mem::replace(&mut leading.snapshot.part, part) != part;
         worker.audit(now_ms);
         leading.poll_due(worker, config, now_ms);
         leading.own = worker.router.fleet().hosts().iter().map(|host| (host.slot, host.own)).collect();
@@ -129,12 +131,11 @@ impl Poller {
             return;
         };
         let call = leading.under_way.swap_remove(place);
-        let own = worker.own(call.slot);
+        let (own, peers) = worker.known(call.slot);
         match outcome(body_size) {
             Ok(sample) => {
                 worker.stats.polls_ok.add(1);
-                let told = 0;
-                let polled = leading.known(&call).after(&sample, &call.own, &own, told, now_ms);
+                let polled = leading.known(&call).after(&sample, &call.own, &own, peers.requests, now_ms);
                 leading.snapshot.weigh_foreign(&polled);
                 leading.learned(&call, polled);
             }
@@ -174,7 +175,7 @@ impl Leading {
 
     fn poll(&mut self, worker: &mut Worker, config: &Config, slot: Slot, address: String) {
         let earlier = self.own.iter().find(|(there, _)| *there == slot).map(|(_, own)| *own);
-        let own = earlier.unwrap_or_else(|| worker.own(slot));
+        let own = earlier.unwrap_or_else(|| worker.known(slot).0);
         let destination = (config.destination_header.as_str(), address.as_str());
         let more = ("accept", "text/plain");
         match host::get(&config.cluster, destination, &config.poll.path, more, config.poll.timeout_ms) {

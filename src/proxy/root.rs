@@ -4,13 +4,12 @@
 //! thread. Roots of an old configuration go on ticking while their streams end; they share the VM's
 //! [`Worker`] and leave polling to newer ones.
 
-use super::control::Control;
+use super::control::{Control, Listener};
 use super::decided::rescue;
 use super::filter::Filter;
 use super::host::{self, Buffer};
 use super::peers::Peers;
 use super::poller::Poller;
-use super::shared::Shared;
 use super::stream::Stream;
 use super::worker::{now_ms, Worker};
 use crate::core::config::Config;
@@ -37,7 +36,7 @@ enum Loaded {
     /// It routes requests.
     Routing { config: Rc<Config>, worker: Rc<RefCell<Worker>>, poller: Poller, peers: Peers },
     /// It answers on a control listener. It knows no hosts and never ticks.
-    Control { config: Rc<Config>, shared: Rc<Shared> },
+    Control(Rc<Listener>),
 }
 
 impl RootContext for Root {
@@ -45,8 +44,7 @@ impl RootContext for Root {
         let bytes = host::buffer(Buffer::Configuration, 0, MAX_CONFIGURATION).unwrap_or_default();
         match Config::parse(&bytes) {
             Ok(config) if config.control => {
-                let shared = Rc::new(Shared::of(&config.cluster));
-                self.loaded = Some(Loaded::Control { config: Rc::new(config), shared });
+                self.loaded = Some(Loaded::Control(Rc::new(Listener::new(config))));
                 true
             }
             Ok(config) => {
@@ -70,7 +68,7 @@ impl RootContext for Root {
         let stuck = {
             let mut worker = worker.borrow_mut();
             worker.tick(now_ms, TICK_MS);
-            poller.tick(&mut worker, config, now_ms);
+            poller.tick(&mut worker, config, peers.part(config), now_ms);
             peers.tick(&mut worker, config, poller.leads(), now_ms);
             worker.stuck(now_ms)
         };
@@ -84,9 +82,7 @@ impl RootContext for Root {
             Loaded::Routing { config, worker, .. } => {
                 Stream::Routed(Filter::new(stream, Rc::clone(config), Rc::clone(worker)))
             }
-            Loaded::Control { config, shared } => {
-                Stream::Control(Control::new(Rc::clone(config), Rc::clone(shared)))
-            }
+            Loaded::Control(listener) => Stream::Control(Control::new(Rc::clone(listener))),
         }))
     }
 

@@ -1,11 +1,11 @@
 //! Which metrics are there? Every name that is ever defined is defined here.
 //!
-//! Envoy never forgets a metric, so their number is bounded: a fixed list, and five for each host slot
-//! ([`crate::core::config::MAX_HOSTS`] at most). A name is the same metric in every worker.
+//! Envoy never forgets a metric, so their number is bounded: a fixed list, and for each host slot
+//! ([`crate::core::config::MAX_HOSTS`] at most) five, seven with peers. A name is the same metric in every worker.
 
 use super::host::{self, MetricKind};
 use crate::core::audit::InFlight;
-use crate::core::fleet::{Own, Slot};
+use crate::core::fleet::{Own, Peers, Slot};
 use crate::core::prompt::Unread;
 use crate::core::route::{Decision, Reason};
 use crate::core::router::Change;
@@ -269,6 +269,8 @@ impl Stats {
 #[derive(Debug, Default)]
 pub struct SlotGauges {
     slots: Vec<Option<SlotGauge>>,
+    /// Whether there are peers: without them, what they have in flight costs nothing.
+    with_peers: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -278,22 +280,57 @@ struct SlotGauge {
     prefill_tokens: Option<u32>,
     sent_tokens: Option<u32>,
     cold: Option<u32>,
+    /// The anchor of the last cold prompt, so that a burst of them finds together before any journal is heard.
+    cold_mark: Option<u32>,
     /// Sent tokens that Envoy has not been told of yet.
     pending_tokens: i64,
+    peers: Option<PeerGauge>,
+}
+
+/// What other gateways have on a host: set by the leader, read by every worker.
+#[derive(Debug, Clone)]
+struct PeerGauge {
+    requests: Option<u32>,
+    prefill_tokens: Option<u32>,
+}
+
+impl PeerGauge {
+    fn set(&self, peers: Peers) {
+        for (id, value) in
+            [(self.requests, u64::from(peers.requests)), (self.prefill_tokens, peers.prefill_tokens)]
+        {
+            if let Some(id) = id {
+                host::record_metric(id, value);
+            }
+        }
+    }
 }
 
 impl SlotGauge {
     fn new(slot: Slot) -> Self {
-        let name = |what: &str| format!("kvroute_slot_{}_{what}", slot.0);
         Self {
-            requests: host::define_metric(MetricKind::Gauge, &name("inflight_requests")),
-            begun: host::define_metric(MetricKind::Counter, &name("requests_total")),
-            prefill_tokens: host::define_metric(MetricKind::Gauge, &name("inflight_prefill_tokens")),
-            sent_tokens: host::define_metric(MetricKind::Counter, &name("sent_tokens_total")),
-            cold: host::define_metric(MetricKind::Counter, &name("cold_total")),
+            requests: gauge(MetricKind::Gauge, slot, "inflight_requests"),
+            begun: gauge(MetricKind::Counter, slot, "requests_total"),
+            prefill_tokens: gauge(MetricKind::Gauge, slot, "inflight_prefill_tokens"),
+            sent_tokens: gauge(MetricKind::Counter, slot, "sent_tokens_total"),
+            cold: gauge(MetricKind::Counter, slot, "cold_total"),
+            cold_mark: gauge(MetricKind::Gauge, slot, "cold_mark"),
             pending_tokens: 0,
+            peers: None,
         }
     }
+
+    fn peers(&mut self, slot: Slot) -> &PeerGauge {
+        self.peers.get_or_insert_with(|| PeerGauge {
+            requests: gauge(MetricKind::Gauge, slot, "peer_requests"),
+            prefill_tokens: gauge(MetricKind::Gauge, slot, "peer_prefill_tokens"),
+        })
+    }
+}
+
+/// Defines a host's metric, or finds it defined.
+fn gauge(kind: MetricKind, slot: Slot, what: &str) -> Option<u32> {
+    host::define_metric(kind, &format!("kvroute_slot_{}_{what}", slot.0))
 }
 
 impl SlotGauges {
@@ -310,6 +347,9 @@ impl SlotGauges {
     pub fn apply(&mut self, change: Change) {
         let Some(gauge) = self.of(change.slot) else { return };
         gauge.pending_tokens += change.sent_tokens;
+        if let Some((id, mark)) = gauge.cold_mark.zip(change.cold_mark) {
+            host::record_metric(id, mark);
+        }
         for (id, offset) in [
             (gauge.requests, change.requests),
             (gauge.begun, change.requests.max(0)),
@@ -339,19 +379,65 @@ impl SlotGauges {
         InFlight { requests: read(gauge.requests), prefill_tokens: read(gauge.prefill_tokens) }
     }
 
-    /// Reads what other workers may have changed since; three host calls. A gauge below zero, a leak before it is found, reads as zero.
-    pub fn read_in_flight(&mut self, slot: Slot, own: &mut Own) {
+    /// Says whether there are peers. When there are none any more, what they had in flight falls to zero.
+    pub fn keep_peers(&mut self, with_peers: bool) {
+        if !with_peers {
+            self.clear_peers();
+        }
+        self.with_peers = with_peers;
+    }
+
+    /// Other gateways have nothing in flight, or nobody knows what.
+    pub fn clear_peers(&self) {
+        let gauges = self.slots.iter().flatten().filter_map(|gauge| gauge.peers.as_ref());
+        gauges.for_each(|gauge| gauge.set(Peers::default()));
+    }
+
+    /// Sets what other gateways have on a host. Only the leader does.
+    pub fn set_peers(&mut self, slot: Slot, peers: Peers) {
+        // A root of an older configuration may still exchange, but nobody would clear what it sets.
+        if self.with_peers {
+            if let Some(gauge) = self.of(slot) {
+                gauge.peers(slot).set(peers);
+            }
+        }
+    }
+
+    /// What other gateways have on a host; two host calls, none without peers.
+    pub fn peers(&mut self, slot: Slot) -> Peers {
+        if !self.with_peers {
+            return Peers::default();
+        }
+        let Some(PeerGauge { requests, prefill_tokens }) = self.of(slot).map(|gauge| gauge.peers(slot))
+        else {
+            return Peers::default();
+        };
+        let read = |id: &Option<u32>| id.and_then(host::metric).unwrap_or(0);
+        let requests = u32::try_from(read(requests)).unwrap_or(u32::MAX);
+        Peers { requests, prefill_tokens: read(prefill_tokens) }
+    }
+
+    /// The anchor of the last cold prompt that any worker placed on a host; one host call.
+    pub fn cold_mark(&mut self, slot: Slot) -> Option<u64> {
+        self.of(slot)?.cold_mark.and_then(host::metric)
+    }
+
+    /// Reads what other workers and gateways may have changed since; four host calls, six with peers. A gauge below
+    /// zero, a leak before it is found, reads as zero.
+    pub fn read_in_flight(&mut self, slot: Slot, own: &mut Own, peers: &mut Peers) {
+        *peers = self.peers(slot);
         let InFlight { requests, prefill_tokens } = self.in_flight(slot);
         own.requests = u32::try_from(requests.max(0)).unwrap_or(u32::MAX);
         own.prefill_tokens = prefill_tokens.max(0) as u64;
         if let Some(cold) = self.of(slot).and_then(|gauge| gauge.cold).and_then(host::metric) {
             own.cold_placed = cold;
         }
+        own.cold_mark = self.cold_mark(slot).unwrap_or(own.cold_mark);
     }
 
-    /// Reads everything about a host; five host calls.
-    pub fn read(&mut self, slot: Slot, own: &mut Own) {
-        self.read_in_flight(slot, own);
+    /// Reads everything about a host; six host calls, eight with peers.
+    pub fn read(&mut self, slot: Slot, own: &mut Own, peers: &mut Peers) {
+        self.read_in_flight(slot, own, peers);
         let Some(gauge) = self.of(slot) else { return };
         if let Some(begun) = gauge.begun.and_then(host::metric) {
             own.begun = begun;

@@ -9,9 +9,10 @@ use super::shared::Shared;
 use super::stats::{SlotGauges, Stats};
 use crate::core::audit::{Audit, InFlight};
 use crate::core::config::Config;
-use crate::core::fleet::{Own, Slot};
+use crate::core::fleet::{Own, Peers, Slot};
 use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox, Placement};
 use crate::core::peers::Outgoing;
+use crate::core::route::Decision;
 use crate::core::router::{Change, Router};
 use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,7 +27,7 @@ const DEAD_AFTER_MS: u64 = 10_000;
 const WORKERS_HEARD_A_TICK: u64 = 32;
 
 /// Nanoseconds for which a reading of the gauges stays good, for each host. This worker's own requests are always
-/// counted at once; what a reading brings is the other workers'. Reading takes three calls a host, so that at most a
+/// counted at once; what a reading brings is the other workers'. Reading takes three calls a host, five with peers, so that at most a
 /// hundredth of a worker goes into it, and a reading is never older than a tick.
 const GAUGES_GOOD_NS_PER_HOST: u64 = 250_000;
 
@@ -53,7 +54,8 @@ pub struct Worker {
     collected: Inbox,
     /// How far what other gateways placed has been read, if there are any.
     heard: Option<Inbox>,
-    gauges: SlotGauges,
+    /// The hosts' metrics.
+    pub gauges: SlotGauges,
     gauges_read_ns: u64,
     /// This worker's number in shared data, once it has one.
     number: Option<usize>,
@@ -134,6 +136,7 @@ impl Worker {
             .collect();
         self.router.configure(config, &hosts);
         self.heard = config.peers.as_ref().map(|_| self.heard.take().unwrap_or_default());
+        self.gauges.keep_peers(config.peers.is_some());
         self.read_gauges();
     }
 
@@ -151,20 +154,30 @@ impl Worker {
         if now_ns.abs_diff(self.gauges_read_ns) > hosts * GAUGES_GOOD_NS_PER_HOST {
             self.gauges_read_ns = now_ns;
             let gauges = &mut self.gauges;
-            self.router.refresh(|slot, own, _| gauges.read_in_flight(slot, own));
+            self.router.refresh(|slot, own, peers| gauges.read_in_flight(slot, own, peers));
         }
     }
 
-    /// What all workers together have on a host, at this moment.
-    pub fn own(&mut self, slot: Slot) -> Own {
+    /// Looks whether another worker has placed a prompt that begins alike on the chosen host a moment ago.
+    pub fn look_at_mark(&mut self, decision: &mut Decision) {
+        if let Some((slot, mark)) = decision.hosts.first().copied().zip(decision.cold_mark) {
+            if self.gauges.cold_mark(slot) == Some(mark) {
+                decision.is_shared();
+            }
+        }
+    }
+
+    /// What all workers together have on a host at this moment, and what other gateways have there.
+    pub fn known(&mut self, slot: Slot) -> (Own, Peers) {
         let mut own = self.router.fleet().host(slot).map(|host| host.own).unwrap_or_default();
-        self.gauges.read(slot, &mut own);
-        own
+        let mut peers = Peers::default();
+        self.gauges.read(slot, &mut own, &mut peers);
+        (own, peers)
     }
 
     fn read_gauges(&mut self) {
         let gauges = &mut self.gauges;
-        self.router.refresh(|slot, own, _| gauges.read(slot, own));
+        self.router.refresh(|slot, own, peers| gauges.read(slot, own, peers));
     }
 
     /// What is to be done every so often: tell the others, hear them, learn what the leader knows. Roots of

@@ -147,7 +147,7 @@ fn a_refusal_is_one_line_that_names_the_key() {
         (with(&peers(r#""secret":17"#)), "peers.secret", "string"),
         (with(&peers(r#""secret":"fifteen letters""#)), "peers.secret", "from 16"),
         (with(&peers(r#""secret":"a secret with spaces in it""#)), "peers.secret", "visible"),
-        (with(&peers(r#""secret":"sixteen-letters-","interval_ms":1"#)), "peers.interval_ms", "from 100"),
+        (with(&peers(r#""secret":"sixteen-letters-","interval_ms":1"#)), "peers.interval_ms", "from 50"),
         (with(&peers(r#""secret":"sixteen-letters-","intervall_ms":1"#)), "peers.intervall_ms", "known"),
     ] {
         let refusal = parse(&text).expect_err(&text);
@@ -237,7 +237,7 @@ fn a_secret_is_never_printed_and_nothing_but_it_passes() {
         assert!(!refusal.contains("correct"), "{refusal}");
     }
     let peers = config.peers.expect("configured");
-    assert_eq!((peers.interval_ms, peers.timeout_ms), (1_000, 500));
+    assert_eq!((peers.interval_ms, peers.timeout_ms, peers.silent_after_ms()), (100, 500, 3_000));
     assert!(peers.secret.is_borne_by(peers.secret.bearer().as_bytes()));
     for wrong in
         ["", "Bearer ", "Bearer correct-horse-batterY", "Bearer correct-horse-battery ", SECRET, "Bearer"]

@@ -103,6 +103,10 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         prompt_tokens: 9.5,
         started_s: 10.0,
         known_requests: 11,
+        computed_tokens: 13.0,
+        computed_lately: 14.0,
+        expected_lately: 15.0,
+        keeps: kvroute::core::learning::Keeps::from_share(0.75),
         own_sent_tokens: 12,
         failures: 13,
     };

@@ -1,5 +1,7 @@
-//! The scanner against documents whose tokens are known, cut anywhere, and against serde_json's verdict.
+//! The scanner against documents whose tokens are known, cut anywhere, and against serde_json's verdict; and the
+//! configuration's reader against serde_json's values.
 
+use kvroute::core::config::json;
 use kvroute::core::prompt::json::{Container, Scanner, Sink};
 use proptest::prelude::*;
 
@@ -227,5 +229,118 @@ fn a_broken_document_is_told_up_to_the_fault() {
         "{,}",
     ] {
         assert!(scan([text.as_bytes()]).1.broken().is_some(), "{text}");
+    }
+}
+
+/// What the configuration's reader shall make of a document: `None` where serde_json takes what it does not.
+fn value_of(value: &serde_json::Value) -> Option<json::Value> {
+    use serde_json::Value;
+    Some(match value {
+        Value::Null => json::Value::Null,
+        Value::Bool(flag) => json::Value::Bool(*flag),
+        Value::Number(number) => json::Value::Number(number.as_f64()?, String::new()),
+        Value::String(text) => json::Value::String(text.clone()),
+        Value::Array(list) => json::Value::Array(list.iter().map(value_of).collect::<Option<_>>()?),
+        Value::Object(fields) => {
+            let mut map = json::Map::default();
+            for (key, value) in fields {
+                map.insert(key.clone(), value_of(value)?);
+            }
+            json::Value::Object(map)
+        }
+    })
+}
+
+/// Equal but for spelling and order; numbers in more digits than they were written with, nearly.
+fn is_same(a: &json::Value, b: &json::Value) -> bool {
+    match (a, b) {
+        (json::Value::Number(a, _), json::Value::Number(b, _)) => (a - b).abs() <= a.abs() * 1e-14,
+        (json::Value::Array(a), json::Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        (json::Value::Object(a), json::Value::Object(b)) => {
+            let has = |key| a.get(key).zip(b.get(key)).is_some_and(|(a, b)| is_same(a, b));
+            a.keys().count() == b.keys().count() && a.keys().all(has)
+        }
+        (a, b) => a == b,
+    }
+}
+
+fn agrees_with_serde_json(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match (json::parse(bytes), serde_json::from_slice(bytes)) {
+        (Ok(ours), Ok(theirs)) => {
+            let theirs = value_of(&theirs).expect("numbers are floats");
+            assert!(is_same(&ours, &theirs), "{text}: {ours:?}");
+        }
+        (Err(fault), Ok(_)) => {
+            let fault = fault.to_string();
+            let is_stricter = fault.starts_with("a key that was there") || fault.starts_with("too deep");
+            assert!(is_stricter, "{text}: {fault}");
+        }
+        (Ok(ours), Err(error)) => panic!("{text}: {ours:?}, but {error}"),
+        (Err(_), Err(_)) => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_configuration_is_read_as_serde_json_reads_it(
+        document in documents(),
+        escaped in any::<bool>(),
+        space in proptest::sample::select(vec!["", " ", "\n\t "]),
+        damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..3),
+    ) {
+        let mut text = String::new();
+        write(&document, Spelling { escaped, space }, &mut text);
+        let mut bytes = text.into_bytes();
+        agrees_with_serde_json(&bytes);
+        for (place, byte) in damage {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+            agrees_with_serde_json(&bytes);
+            agrees_with_serde_json(&bytes[..place]);
+        }
+    }
+
+    #[test]
+    fn a_configurations_numbers_are_json_numbers(text in "-?[0-9.eE+-]{0,9}") {
+        agrees_with_serde_json(text.as_bytes());
+        agrees_with_serde_json(format!("[{text}, 1]").as_bytes());
+    }
+
+    #[test]
+    fn a_configurations_strings_are_json_strings(text in r#"(\\[\PC]|\\u[dD][89a-fA-F][0-9a-f]{2}|[ -~]){0,6}"#) {
+        agrees_with_serde_json(format!("\"{text}\"").as_bytes());
+    }
+}
+
+#[test]
+fn a_configuration_that_is_no_json_is_refused_with_the_place() {
+    for (text, fault) in [
+        ("", "expected a value at line 1 column 1"),
+        ("{\n  \"a\": 1,\n  \"b\" 2 }", "expected a colon at line 3 column 7"),
+        ("{\"a\":1,\"a\":2}", "a key that was there before at line 1 column 8"),
+        ("{\"a\":1}}", "something behind the end at line 1 column 8"),
+        ("[1,\n2", "expected a comma or the list's end at line 2 column 2"),
+        (&"[".repeat(1_000_000), "too deep a nesting at line 1 column 17"),
+    ] {
+        assert_eq!(json::parse(text.as_bytes()).expect_err("no JSON").to_string(), fault);
+    }
+}
+
+#[test]
+fn numbers_are_printed_shortly() {
+    for (number, text) in [
+        (0.0, "0"),
+        (-3.0, "-3"),
+        (0.1, "0.1"),
+        (99.9 + 0.2, "100.1"),
+        (1e9, "1000000000"),
+        (1e99, "100000000000e88"),
+    ] {
+        assert_eq!(json::Value::from(number).to_string(), text);
     }
 }

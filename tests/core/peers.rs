@@ -56,12 +56,17 @@ fn hear(incoming: &mut Incoming, value: &[u8]) -> Heard {
     hear_by(incoming, value, &here())
 }
 
+/// Nothing is in flight.
+fn idle(slot: Slot) -> Holding {
+    Holding { slot, ..Holding::default() }
+}
+
 /// What a peer that asks is answered.
 fn answer(incoming: &Incoming, value: &[u8]) -> Vec<u8> {
     let path = incoming.path();
     let asked = Incoming::asked(path.as_bytes()).expect("the path");
     assert_eq!(asked, *incoming);
-    asked.select(value).expect("a value")
+    asked.select(value, idle).expect("a value")
 }
 
 #[test]
@@ -99,7 +104,9 @@ fn a_peer_that_asks_is_sent_only_what_it_has_not_heard() {
     let sent = answer(&peer, &value);
     assert_eq!(hear(&mut peer, &sent), []);
     // Whoever heard another process, or nothing, is sent all there is.
-    assert_eq!(answer(&Incoming::default(), &value), value);
+    let mut stranger = Incoming::default();
+    let sent = answer(&stranger, &value);
+    assert_eq!(hear(&mut stranger, &sent), (5..8).map(placed).collect::<Heard>());
 }
 
 #[test]
@@ -125,6 +132,26 @@ fn a_peer_tells_what_it_has_in_flight() {
     let in_flight = told(&value, &ours).expect("a value").in_flight;
     assert_eq!(in_flight.len(), 4);
     assert!(in_flight.contains(&Holding { slot: Slot(7), requests: 7, prefill_tokens: 9_000 }));
+}
+
+#[test]
+fn an_answer_tells_what_is_in_flight_now_and_names_no_host_without_need() {
+    let mut outgoing = outgoing(1);
+    note(&mut outgoing, 3);
+    let value = outgoing.publish(&here());
+    let mut peer = Incoming::default();
+    let now = |slot| Holding { slot, requests: u32::from(slot == Slot(1)), prefill_tokens: 0 };
+    let fleet = here();
+    // One has something in flight, the other was placed on.
+    let answer = peer.select(&value, now).expect("a value");
+    let busy = |slot, requests| Holding { slot: Slot(slot), requests, prefill_tokens: 0 };
+    assert_eq!(told(&answer, &fleet).expect("a value").in_flight, [busy(1, 1), busy(3, 0)]);
+    assert_eq!(hear(&mut peer, &answer), [placed(3)]);
+    let answer = peer.select(&value, now).expect("a value");
+    assert_eq!(told(&answer, &fleet).expect("a value").in_flight, [busy(1, 1)]);
+    let answer = peer.select(&value, idle).expect("a value");
+    assert!(answer.len() < 20, "{}", answer.len());
+    assert_eq!(told(&answer, &fleet).expect("a value").in_flight, []);
 }
 
 #[test]
@@ -243,7 +270,7 @@ fn a_value_cut_short_or_damaged_is_survived() {
             }
             let mut peer = Incoming::default();
             hear(&mut peer, &damaged);
-            let _ = peer.select(&damaged);
+            let _ = peer.select(&damaged, idle);
             // And the undamaged one is still read.
             hear(&mut peer, &value);
             let _ = Outgoing::new(1, 1_000, &damaged).publish(&here());
@@ -266,7 +293,7 @@ fn noise_is_survived() {
         }
         let mut peer = Incoming::default();
         hear(&mut peer, &noise);
-        assert!(peer.select(&noise).is_none_or(|selected| selected.len() <= noise.len()));
+        assert!(peer.select(&noise, idle).is_none_or(|selected| selected.len() <= noise.len()));
         let _ = Outgoing::new(1, 1_000, &noise);
     }
     assert!(told(b"", &here()).is_none());

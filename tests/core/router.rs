@@ -2,7 +2,7 @@
 
 use super::support::{chat, read, router, Numbers};
 use super::test;
-use kvroute::core::fleet::Slot;
+use kvroute::core::fleet::{Own, Slot};
 use kvroute::core::journal::Inbox;
 use kvroute::core::prompt::{Api, Outline, Prompt};
 use kvroute::core::route::{Reason, Walk};
@@ -166,12 +166,21 @@ fn tools_are_a_prefix_of_their_own() {
 #[test]
 fn bytes_a_token_follow_what_engines_tell() {
     let mut router = router(1);
-    let usage = kvroute::core::usage::Usage { prompt_tokens: 100, cached_tokens: None };
-    (0..500).for_each(|_| router.learn(300, &usage));
-    assert!((router.bytes_per_token() - 3.0).abs() < 0.01);
+    let dense = read(Api::Chat, br#"{"model":"dense","messages":[{"role":"user","content":"some text"}]}"#);
+    let usage = |prompt_tokens| kvroute::core::usage::Usage { prompt_tokens, cached_tokens: None };
+    let told = usage(dense.bytes() / 3);
+    (0..500).for_each(|_| router.learn(1, &dense, true, 0, &told));
+    let exactly = dense.bytes() as f64 / told.prompt_tokens as f64;
+    assert!(router.tokens(30_000, &dense).abs_diff((30_000.0 / exactly) as u64) <= 1);
+    // Another model's tokens are its own, token ids have four bytes, and what was not read to its end tells nothing.
+    assert_eq!(router.tokens(4_000, &prompt(1)), 1_000);
+    let ids = read(Api::Completions, br#"{"model":"dense","prompt":[1,2,3]}"#);
+    assert_eq!(router.tokens(4_000, &ids), 1_000);
+    (0..500).for_each(|_| router.learn(1, &prompt(1), false, 0, &usage(1)));
+    assert_eq!(router.tokens(4_000, &prompt(1)), 1_000);
     // An image in base64 is no text.
-    (0..500).for_each(|_| router.learn(1 << 30, &usage));
-    assert!(router.bytes_per_token() <= 8.0);
+    (0..500).for_each(|_| router.learn(1, &prompt(1), true, 0, &usage(1)));
+    assert!(router.tokens(8_000, &prompt(1)) >= 1_000);
 }
 
 #[test]
@@ -195,4 +204,67 @@ fn a_long_conversation_decided_by_its_head_stays_and_its_books_are_corrected() {
     assert_eq!(router.holdings()[0].prefill_tokens, 0, "all of it is held");
     router.end(1);
     assert!(router.holdings().is_empty());
+}
+
+/// Eight workers of one proxy, each with a mind of its own, and the gauges that they share.
+struct Workers {
+    routers: Vec<Router>,
+    gauges: Vec<Own>,
+    read_us: Vec<u64>,
+}
+
+impl Workers {
+    /// One request through a worker, as the shell takes it: gauges are read again when they are older than a quarter
+    /// of a millisecond a host.
+    fn send(&mut self, worker: usize, stream: u32, prompt: &Prompt, now_us: u64) -> Slot {
+        let (router, gauges) = (&mut self.routers[worker], &mut self.gauges);
+        if now_us - self.read_us[worker] > 250 * gauges.len() as u64 {
+            self.read_us[worker] = now_us;
+            router.refresh(|slot, own, _| *own = gauges[usize::from(slot.0)]);
+        }
+        let mut decision = decide(router, prompt);
+        let slot = decision.hosts[0];
+        let gauge = &mut gauges[usize::from(slot.0)];
+        if decision.cold_mark.is_some_and(|mark| mark == gauge.cold_mark) {
+            decision.is_shared();
+        }
+        let change = router.commit(stream, &decision, NOW_MS).expect("there are hosts");
+        gauge.requests += change.requests as u32;
+        gauge.prefill_tokens += change.prefill_tokens as u64;
+        gauge.sent_tokens += change.sent_tokens as u64;
+        gauge.cold_placed += change.cold as u64;
+        gauge.cold_mark = change.cold_mark.unwrap_or(gauge.cold_mark);
+        router.remember(slot, prompt, 0, true);
+        slot
+    }
+}
+
+#[test]
+fn a_burst_with_one_new_prefix_stays_together_over_all_workers() {
+    for prefix in 0..50 {
+        let mut workers = Workers {
+            routers: (0..8).map(|_| router(8)).collect(),
+            gauges: vec![Own::default(); 8],
+            read_us: vec![0; 8],
+        };
+        let mut numbers = Numbers(prefix);
+        let mut used: Vec<Slot> = Vec::new();
+        let mut first_two = 0;
+        for n in 0..40 {
+            let text = format!("{prefix} {}", "system prompt ".repeat(292));
+            let prompt = read(Api::Chat, chat(&text, &format!("question {n}?")).as_bytes());
+            let slot = workers.send(numbers.below(8) as usize, n, &prompt, 10_000 + u64::from(n) * 500);
+            if !used.contains(&slot) {
+                used.push(slot);
+            }
+            if used.len() <= 2 {
+                first_two = n + 1;
+            }
+        }
+        // Load says otherwise once a host has a batch of its own.
+        assert!(
+            first_two >= 16 && used.len() <= 4,
+            "prefix {prefix}: {first_two} requests on two hosts, {used:?}"
+        );
+    }
 }

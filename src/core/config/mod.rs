@@ -5,16 +5,19 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
+pub mod json;
+mod learning;
 mod mode;
 mod peers;
 mod protobuf;
 mod routing;
 
+pub use learning::Learning;
 pub use mode::{Mode, Modes};
 pub use peers::{Peers, Secret};
 pub use routing::Routing;
 
-use serde_json::{Map, Value};
+use json::{Map, Value};
 use std::fmt;
 
 /// The most hosts one configuration may name. Bounds every per-host table and the number of metric
@@ -48,6 +51,8 @@ pub struct Config {
     pub index: Index,
     /// Constants of the decision.
     pub routing: Routing,
+    /// What is learned from answers.
+    pub learning: Learning,
     /// The exchange with other gateways, if there is one; always there for [`Config::control`].
     pub peers: Option<Peers>,
 }
@@ -105,10 +110,10 @@ impl fmt::Display for Refusal {
 impl Config {
     /// Parses a plugin configuration: one JSON object, from a `StringValue`, or the `Struct` that stands for one.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        let root = match serde_json::from_slice(bytes) {
+        let root = match json::parse(bytes) {
             Ok(Value::Object(map)) => map,
             Ok(other) => {
-                return Err(refuse("", &format!("configuration must be a JSON object, got {}", kind(&other))))
+                return Err(refuse("", &format!("configuration must be a JSON object, got {}", other.kind())))
             }
             Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {
                 return Err(refuse("", "configuration is empty: `cluster` and `hosts` are required"))
@@ -136,6 +141,7 @@ impl Config {
             prompt: Prompt::take(section.section("prompt")?)?,
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
+            learning: Learning::take(section.section("learning")?)?,
         };
         section.finish()?;
         Ok(config)
@@ -191,7 +197,7 @@ impl Index {
 /// end is unknown.
 struct Section {
     path: String,
-    map: Map<String, Value>,
+    map: Map,
 }
 
 impl Section {
@@ -208,21 +214,21 @@ impl Section {
     }
 
     fn wrong(&self, name: &str, wanted: &str, got: &Value) -> Refusal {
-        self.refuse(name, &format!("must be {wanted}, got {}", kind(got)))
+        self.refuse(name, &format!("must be {wanted}, got {}", got.kind()))
     }
 
     fn has(&self, name: &str) -> bool {
-        self.map.get(name).is_some_and(|value| !value.is_null())
+        self.map.get(name).is_some_and(|value| *value != Value::Null)
     }
 
     /// Takes a key; absent and `null` are the same.
     fn take(&mut self, name: &str) -> Option<Value> {
-        self.map.remove(name).filter(|value| !value.is_null())
+        self.map.remove(name).filter(|value| *value != Value::Null)
     }
 
     fn section(&mut self, name: &str) -> Result<Section, Refusal> {
         match self.take(name) {
-            None => Ok(Section { path: self.key(name), map: Map::new() }),
+            None => Ok(Section { path: self.key(name), map: Map::default() }),
             Some(Value::Object(map)) => Ok(Section { path: self.key(name), map }),
             Some(other) => Err(self.wrong(name, "an object", &other)),
         }
@@ -297,7 +303,6 @@ impl Section {
             None => Err(self.wrong(name, "a number", &value)),
             Some(number) if (least..=most).contains(&number) => Ok(number),
             Some(_) => {
-                // As JSON: the standard library's way to print a float is 20 KiB of wasm.
                 let (least, most) = (Value::from(least), Value::from(most));
                 Err(self.refuse(name, &format!("must be a number from {least} to {most}, got {value}")))
             }
@@ -352,15 +357,4 @@ fn refuse(key: &str, problem: &str) -> Refusal {
 pub fn is_envoy_address(text: &str) -> bool {
     text.parse::<std::net::SocketAddr>()
         .is_ok_and(|address| address.to_string() == text && address.port() != 0)
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }

@@ -3,8 +3,8 @@
 //! `mode` is one word for all requests, or what share of them is in which mode, so that routing can be introduced
 //! a few percent at a time: `"shadow"`, then `{"on": 10, "shadow": 90}`, then `"on"`.
 
+use super::json::Value;
 use super::{Refusal, Section};
-use serde_json::Value;
 
 /// What is done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -19,7 +19,9 @@ pub struct Peers {
     pub hosts: Vec<String>,
     /// What all gateways have in common.
     pub secret: Secret,
-    /// Milliseconds between two askings of one peer.
+    /// Milliseconds between two askings of one peer. Placements could wait for a second: what is heard late costs a hit.
+    /// But what others have in flight ages, and gateways that decide by old loads all choose the same idle hosts.
+    /// More often than they tick they cannot ask.
     pub interval_ms: u64,
     /// Milliseconds after which asking counts as failed.
     pub timeout_ms: u64,
@@ -30,6 +32,12 @@ pub struct Peers {
 pub struct Secret(String);
 
 impl Peers {
+    /// Milliseconds of silence after which a peer is taken to be dead: as long as an engine's answer counts by default, and
+    /// never so short that one answer that is missed makes it so.
+    pub fn silent_after_ms(&self) -> u64 {
+        3_000.max(2 * self.interval_ms + self.timeout_ms)
+    }
+
     /// Takes the section. Whoever only serves the control listener asks nobody, so needs nothing but the secret.
     pub(super) fn take(root: &mut Section, control: bool) -> Result<Option<Self>, Refusal> {
         let is_there = root.has("peers");
@@ -46,7 +54,7 @@ impl Peers {
             cluster,
             hosts,
             secret: Secret::take(&mut section)?,
-            interval_ms: section.whole("interval_ms", 1_000, 100, 60_000)? as u64,
+            interval_ms: section.whole("interval_ms", 100, 50, 60_000)? as u64,
             timeout_ms: section.whole("timeout_ms", 500, 10, 60_000)? as u64,
         };
         section.finish()?;

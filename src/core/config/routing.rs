@@ -40,9 +40,9 @@ pub struct Routing {
 impl Default for Routing {
     fn default() -> Self {
         Self {
-            prefill_weight: 0.7,
-            congestion_weight: 2.0,
-            batch_slowdown: 0.1,
+            prefill_weight: 1.0,
+            congestion_weight: 3.0,
+            batch_slowdown: 0.12,
             decode_ms: 12.0,
             prefill_tokens_per_s: 18_000.0,
             tie_share: 0.10,

@@ -136,6 +136,10 @@ impl Fields {
         self.shape == Shape::TokenIds
     }
 
+    pub(super) fn model(&self) -> u64 {
+        self.model.as_ref().and_then(Blocks::tail).map_or(0, |digest| digest.0)
+    }
+
     pub(super) fn seeds(&self) -> Seeds {
         let full = self.seed();
         Seeds { early: self.early.unwrap_or(full), full }

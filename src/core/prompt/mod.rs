@@ -53,6 +53,8 @@ pub trait Outline {
     fn tools_bytes(&self) -> u64;
     /// Whether the bytes of the prompt are token ids, 4 bytes each.
     fn is_token_ids(&self) -> bool;
+    /// A digest of the model's name; 0 if none was named.
+    fn model(&self) -> u64;
 }
 
 /// What tells equal prompt text apart: API shape, model, salt, tools. See the module's text.
@@ -128,6 +130,10 @@ impl Outline for Prompt {
 
     fn is_token_ids(&self) -> bool {
         self.fields.is_token_ids()
+    }
+
+    fn model(&self) -> u64 {
+        self.fields.model()
     }
 }
 

@@ -15,7 +15,7 @@
 
 pub mod engine;
 pub mod exposition;
-mod number;
+pub(crate) mod number;
 mod vocabulary;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Several gateways before one fleet: what one has placed, the others know. Each is an Envoy process of its own.
+//! Several gateways before one fleet: what one has placed and has in flight, the others know. Each is an Envoy process
+//! of its own.
 
 use fleet::{EngineOptions, Fleet};
 use gateway::chat::{Chat, Reply};
@@ -12,10 +13,11 @@ use http_body_util::BodyExt;
 use hyper::Request;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use serde_json::json;
+use serde_json::{json, Value};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 const SECRET: &str = "correct-horse-battery-staple";
 const PROMPTS: usize = 24;
@@ -26,7 +28,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(20);
 /// Gateways of two workers each, before one fleet.
 struct Gateways {
     fleet: Fleet,
-    interval_ms: u64,
+    /// What differs from the quick start: JSON pointers into the plugin's configuration.
+    settings: Vec<(&'static str, Value)>,
     addresses: Vec<SocketAddr>,
     envoys: Vec<Option<Envoy>>,
 }
@@ -34,17 +37,18 @@ struct Gateways {
 impl Gateways {
     /// Starts one for each secret.
     async fn start(secrets: &[&str]) -> Self {
-        Self::start_every(200, secrets).await
+        Self::start_with(engine(), vec![], secrets).await
     }
 
-    /// The same, with so long an interval.
-    async fn start_every(interval_ms: u64, secrets: &[&str]) -> Self {
-        // Every engine could hold all prompts: nothing is evicted.
-        let engine =
-            EngineOptions { prefill_tokens_per_s: 1e7, num_blocks: 100_000, ..EngineOptions::default() };
+    /// The same, with these engines and settings.
+    async fn start_with(
+        engine: EngineOptions,
+        settings: Vec<(&'static str, Value)>,
+        secrets: &[&str],
+    ) -> Self {
         let fleet = Fleet::start(4, engine).await.unwrap();
         let addresses = secrets.iter().map(|_| control_address()).collect();
-        let mut gateways = Self { fleet, interval_ms, addresses, envoys: Vec::new() };
+        let mut gateways = Self { fleet, settings, addresses, envoys: Vec::new() };
         for (n, secret) in secrets.iter().enumerate() {
             let envoy = gateways.start_one(n, secret).await;
             gateways.envoys.push(Some(envoy));
@@ -57,7 +61,8 @@ impl Gateways {
         let config = Config::quick_start().unwrap().hosts(&self.fleet.addresses());
         // All gateways list all, so each finds itself among its peers.
         let config = config.with_peers(&self.addresses, n, secret).unwrap();
-        let config = config.plugin("/peers/interval_ms", json!(self.interval_ms));
+        let set = |config: Config, (key, value): &(&str, Value)| config.plugin(key, value.clone());
+        let config = self.settings.iter().fold(config, set);
         Envoy::start(&config, &Options::workers(2)).await.unwrap()
     }
 
@@ -93,6 +98,13 @@ impl Gateways {
         known
     }
 
+    /// What a gateway's gauges say that others have in flight, host by host: requests.
+    async fn told(&self, n: usize) -> Vec<u64> {
+        let stats = self.envoy(n).admin().stats().await.unwrap();
+        let gauge = |slot| stats.value(&format!("wasmcustom.kvroute_slot_{slot}_peer_requests"));
+        (0..4).map(gauge).collect()
+    }
+
     async fn counter(&self, n: usize, what: &str) -> u64 {
         let stats = self.envoy(n).admin().stats().await.unwrap();
         stats.value(&format!("wasmcustom.kvroute_peers_{what}_total"))
@@ -111,6 +123,11 @@ impl Gateways {
         let pulled = self.counter(n, "pulled").await;
         self.reaches(n, "pulled", pulled + 2 * self.addresses.len() as u64).await;
     }
+}
+
+/// Every engine could hold all prompts: nothing is evicted.
+fn engine() -> EngineOptions {
+    EngineOptions { prefill_tokens_per_s: 1e7, num_blocks: 100_000, ..EngineOptions::default() }
 }
 
 /// An address that no other test has: loopback has many. A port that the kernel gives to nobody.
@@ -180,7 +197,8 @@ async fn a_gateway_with_another_secret_learns_nothing_and_serves() {
         let response = connection.send(request.body(client::empty()).unwrap()).await.unwrap();
         assert_eq!(response.status(), status, "{path} {authorization}");
         let body = response.into_body().collect().await.unwrap().to_bytes();
-        assert_eq!(body.len() > 100, status == 200, "{path} {authorization}: {body:?}");
+        // At least a gateway's number and that of its last publication.
+        assert_eq!(body.len() >= 19, status == 200, "{path} {authorization}: {body:?}");
     }
 }
 
@@ -214,11 +232,57 @@ async fn a_gateway_that_dies_leaves_the_others_serving_and_learns_again_when_it_
     }
 }
 
+/// No engine is polled meanwhile: what the others know of the load, they were told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_one_gateway_has_loaded_the_others_avoid_within_a_second() {
+    const STREAMS: u64 = 12;
+    let slow = EngineOptions { decode_step_ms: 20.0, ..engine() };
+    // Nor may it be for another gateway's part of the hosts that they are avoided.
+    let told_only = vec![("/poll/interval_ms", json!(60_000)), ("/routing/peer_spread", json!(0))];
+    let gateways = Gateways::start_with(slow, told_only, &[SECRET; 2]).await;
+    gateways.reaches(0, "pulled", 4).await;
+    gateways.reaches(1, "pulled", 4).await;
+
+    // So long a prompt that all who share it stay together.
+    let long = Chat::new(&text(&mut ChaCha8Rng::seed_from_u64(8), 200_000)).max_tokens(1_000);
+    let address = gateways.envoy(0).listener(KVROUTE).await.unwrap();
+    let mut streams = JoinSet::new();
+    for _ in 0..STREAMS {
+        let chat = long.clone().user("Go on.");
+        streams.spawn(async move { chat.post(address).await });
+    }
+    let told = async || {
+        let told = gateways.told(1).await;
+        (told.iter().sum::<u64>() == STREAMS).then_some(told)
+    };
+    let begun = async || {
+        let stats = gateways.envoy(0).admin().stats().await.unwrap();
+        (stats.in_flight().iter().map(|(_, value)| value).sum::<u64>() >= STREAMS).then_some(())
+    };
+    until("all are in flight", HEARD_WITHIN, begun).await.unwrap();
+    let told = until("the other gateway was told", Duration::from_secs(1), told).await.unwrap();
+    let most = (0..4).max_by_key(|slot| told[*slot]).unwrap();
+    assert!(told[most] >= STREAMS / 2, "{told:?}");
+
+    let loaded = gateways.fleet.addresses()[most].to_string();
+    for chat in prompts(9) {
+        let reply = gateways.ask(1, &chat).await;
+        assert_ne!(reply.decided(), loaded, "{told:?}");
+    }
+    streams.shutdown().await;
+    until("nothing is in flight", HEARD_WITHIN, async || {
+        (gateways.told(1).await.iter().sum::<u64>() == 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
 /// What is told at once is more than Envoy moves at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_journal_is_told_whole() {
     const MANY: usize = 200;
-    let gateways = Gateways::start_every(3_000, &[SECRET; 2]).await;
+    let rarely = vec![("/peers/interval_ms", json!(3_000))];
+    let gateways = Gateways::start_with(engine(), rarely, &[SECRET; 2]).await;
     let prompts = many_prompts(7, MANY);
     let placed = gateways.place(0, &prompts).await;
     gateways.reaches(1, "placements", MANY as u64).await;

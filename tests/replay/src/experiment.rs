@@ -5,13 +5,30 @@
 
 use crate::engine::EngineSpec;
 use crate::figures::Figures;
+use crate::game::{Contender, Game};
 use crate::load::{capacity, requests};
-use crate::policy::oracle::VARIANTS;
-use crate::policy::Policy;
-use crate::simulation::{simulate, Polling, Run};
-use crate::trace::{Request, Trace};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Mutex;
+use crate::policy::account::Regret;
+use crate::simulation::Polling;
+use crate::trace::Trace;
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Hosts of which the capacity is measured; that of a larger fleet of equal hosts is in proportion, as its work is.
+const MEASURED_HOSTS: usize = 16;
+
+/// A fleet, and traces whose capacity on it is known.
+#[derive(Debug)]
+pub struct Arena<'a> {
+    /// The hosts.
+    pub hosts: Vec<EngineSpec>,
+    /// The traces.
+    pub subjects: Vec<Subject<'a>>,
+    /// The oracle's envelopes so far, by trace, load in thousandths and seed: gateways do not matter to it.
+    envelopes: Mutex<FxHashMap<(usize, u64, u64), Figures>>,
+    /// Requests simulated so far.
+    simulated: AtomicU64,
+}
 
 /// A trace whose capacity on a fleet has been measured.
 #[derive(Debug)]
@@ -22,11 +39,9 @@ pub struct Subject<'a> {
     pub capacity: f64,
 }
 
-/// What surrounds the policy.
+/// What surrounds the policies.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The hosts.
-    pub hosts: Vec<EngineSpec>,
     /// Gateways that requests come to.
     pub gateways: usize,
     /// How they poll.
@@ -38,40 +53,20 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// One gateway over `hosts` equal hosts at the loads that figures are quoted for.
-    pub fn of(hosts: usize, seeds: u64) -> Self {
+    /// So many gateways at the loads that figures are quoted for.
+    pub fn of(gateways: usize, seeds: u64) -> Self {
         Self {
-            hosts: vec![EngineSpec::default(); hosts],
-            gateways: 1,
+            gateways,
             polling: Polling::default(),
             loads: vec![0.5, 0.7, 0.9, 1.05],
             seeds: (1..=seeds).collect(),
         }
     }
-}
 
-/// What a policy is made for.
-#[derive(Debug, Clone, Copy)]
-pub struct Place {
-    /// Gateways.
-    pub gateways: usize,
-    /// Hosts at the start.
-    pub hosts: usize,
-    /// Tokens of a block of the trace.
-    pub block_tokens: u32,
-    /// Draws whatever is random.
-    pub seed: u64,
-}
-
-/// Makes a policy for a run.
-pub type Make = Box<dyn Fn(&Place) -> Box<dyn Policy> + Sync>;
-
-/// A policy that takes part.
-pub struct Contender {
-    /// As the tables name it.
-    pub name: String,
-    /// Makes it.
-    pub make: Make,
+    /// The same at other loads.
+    pub fn at(self, loads: &[f64]) -> Self {
+        Self { loads: loads.to_vec(), ..self }
+    }
 }
 
 /// One policy's figures on one trace, load and seed, and the oracle's.
@@ -87,6 +82,8 @@ pub struct Cell {
     pub seed: usize,
     /// The policy's figures.
     pub figures: Figures,
+    /// What affinity earned and cost, if the policy keeps an account.
+    pub regret: Option<Regret>,
     /// The best that any variant of the oracle reached, figure by figure.
     pub oracle: Figures,
 }
@@ -103,80 +100,98 @@ impl Cell {
     }
 }
 
-/// Measures the capacity of `hosts` for each trace.
-pub fn subjects<'a>(traces: &'a [Trace], hosts: &[EngineSpec]) -> Vec<Subject<'a>> {
-    let capacities = on_all_cores(traces.len(), |n| capacity(&traces[n], hosts));
-    traces.iter().zip(capacities).map(|(trace, capacity)| Subject { trace, capacity }).collect()
-}
-
-/// Plays everybody on everything. `progress` is told the share that is done.
-pub fn compare(
-    subjects: &[Subject],
-    scenario: &Scenario,
-    contenders: &[Contender],
-    progress: impl Fn(f64) + Sync,
-) -> Vec<Cell> {
-    let (loads, seeds) = (scenario.loads.len(), scenario.seeds.len());
-    let games = subjects.len() * loads * seeds;
-    let done = AtomicUsize::new(0);
-    let cells = on_all_cores(games, |n| {
-        let (trace, load, seed) = (n / (loads * seeds), n / seeds % loads, n % seeds);
-        let game = Game::new(&subjects[trace], scenario, scenario.loads[load], scenario.seeds[seed]);
-        let oracle = game.oracle();
-        let cells: Vec<Cell> = (contenders.iter().enumerate())
-            .map(|(contender, policy)| {
-                let figures = game.play(&mut *(policy.make)(&game.place));
-                Cell { contender, trace, load, seed, figures, oracle }
-            })
-            .collect();
-        progress((done.fetch_add(1, Ordering::Relaxed) + 1) as f64 / games as f64);
-        cells
-    });
-    cells.into_iter().flatten().collect()
-}
-
-/// One trace at one load, as one seed draws it.
-struct Game<'a> {
-    requests: Vec<Request>,
-    scenario: &'a Scenario,
-    place: Place,
-}
-
-impl<'a> Game<'a> {
-    fn new(subject: &Subject, scenario: &'a Scenario, load: f64, seed: u64) -> Self {
-        let hosts = scenario.hosts.len();
-        let place =
-            Place { gateways: scenario.gateways, hosts, block_tokens: subject.trace.block_tokens, seed };
-        let requests = requests(subject.trace, load * subject.capacity, hosts, seed);
-        Self { requests, scenario, place }
-    }
-
-    fn play(&self, policy: &mut dyn Policy) -> Figures {
-        let run = Run {
-            requests: &self.requests,
-            block_tokens: self.place.block_tokens,
-            hosts: self.scenario.hosts.clone(),
-            gateways: self.scenario.gateways,
-            polling: self.scenario.polling,
-            events: Vec::new(),
-            seed: self.place.seed,
+impl<'a> Arena<'a> {
+    /// Measures the capacity of `hosts` for each trace.
+    pub fn measure(traces: &'a [Trace], hosts: usize, progress: impl Fn(f64) + Sync) -> Self {
+        let hosts = vec![EngineSpec::default(); hosts];
+        let (measured, factor) = match hosts.len() {
+            many if many > MEASURED_HOSTS => (MEASURED_HOSTS, many as f64 / MEASURED_HOSTS as f64),
+            few => (few, 1.0),
         };
-        Figures::of(&simulate(&run, policy), self.place.hosts)
+        let done = AtomicUsize::new(0);
+        let capacities = on_all_cores(traces.len(), |n| {
+            let found = capacity(&traces[n], &hosts[..measured]) * factor;
+            progress((done.fetch_add(1, Ordering::Relaxed) + 1) as f64 / traces.len() as f64);
+            found
+        });
+        Self::of(hosts, traces.iter().zip(capacities))
     }
 
-    fn oracle(&self) -> Figures {
-        let mut best = Figures { mean_s: f64::MAX, p50_s: f64::MAX, p99_s: f64::MAX, ..Figures::default() };
-        best.imbalance = f64::MAX;
-        for mut variant in VARIANTS {
-            let figures = self.play(&mut variant);
-            best.mean_s = best.mean_s.min(figures.mean_s);
-            best.p50_s = best.p50_s.min(figures.p50_s);
-            best.p99_s = best.p99_s.min(figures.p99_s);
-            best.hit_rate = best.hit_rate.max(figures.hit_rate);
-            best.goodput = best.goodput.max(figures.goodput);
-            best.imbalance = best.imbalance.min(figures.imbalance);
+    /// More of the same hosts: capacity is in proportion. `traces` are the same ones, or beginnings of them.
+    pub fn scaled<'b>(&self, traces: &'b [Trace], hosts: usize) -> Arena<'b> {
+        let factor = hosts as f64 / self.hosts.len() as f64;
+        let capacities = self.subjects.iter().map(|subject| subject.capacity * factor);
+        Arena::of(vec![EngineSpec::default(); hosts], traces.iter().zip(capacities))
+    }
+
+    fn of(hosts: Vec<EngineSpec>, capacities: impl Iterator<Item = (&'a Trace, f64)>) -> Self {
+        Self {
+            hosts,
+            subjects: capacities.map(|(trace, capacity)| Subject { trace, capacity }).collect(),
+            envelopes: Mutex::default(),
+            simulated: AtomicU64::new(0),
         }
-        best
+    }
+
+    /// Requests simulated so far, capacities aside.
+    pub fn simulated(&self) -> u64 {
+        self.simulated.load(Ordering::Relaxed)
+    }
+
+    /// Plays everybody on everything. `progress` is told the share that is done.
+    pub fn compare(
+        &self,
+        scenario: &Scenario,
+        contenders: &[Contender],
+        progress: impl Fn(f64) + Sync,
+    ) -> Vec<Cell> {
+        let (loads, seeds) = (scenario.loads.len(), scenario.seeds.len());
+        let games = self.subjects.len() * loads * seeds;
+        let done = AtomicUsize::new(0);
+        let cells = on_all_cores(games, |n| {
+            let (trace, load, seed) = (n / (loads * seeds), n / seeds % loads, n % seeds);
+            let (share, drawn) = (scenario.loads[load], scenario.seeds[seed]);
+            let mut game = self.game(trace, share, drawn);
+            let oracle = self.envelope(trace, share, &game);
+            (game.gateways, game.polling) = (scenario.gateways, scenario.polling);
+            let cells: Vec<Cell> = (contenders.iter().enumerate())
+                .map(|(contender, policy)| {
+                    let played = game.play(policy);
+                    self.simulated.fetch_add(played.served.len() as u64, Ordering::Relaxed);
+                    let figures = Figures::of(&played.served, self.hosts.len());
+                    Cell { contender, trace, load, seed, figures, regret: played.regret, oracle }
+                })
+                .collect();
+            progress((done.fetch_add(1, Ordering::Relaxed) + 1) as f64 / games as f64);
+            cells
+        });
+        cells.into_iter().flatten().collect()
+    }
+
+    /// One trace at one load, as one seed draws it, with one gateway.
+    pub fn game(&self, trace: usize, load: f64, seed: u64) -> Game {
+        let Subject { trace, capacity } = &self.subjects[trace];
+        Game {
+            requests: requests(trace, load * capacity, self.hosts.len(), seed),
+            block_tokens: trace.block_tokens,
+            hosts: self.hosts.clone(),
+            gateways: 1,
+            polling: Polling::default(),
+            events: Vec::new(),
+            seed,
+        }
+    }
+
+    fn envelope(&self, trace: usize, load: f64, game: &Game) -> Figures {
+        let key = (trace, (load * 1e3) as u64, game.seed);
+        let known = || self.envelopes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(envelope) = known().get(&key).copied() {
+            return envelope;
+        }
+        let envelope = game.envelope();
+        self.simulated.fetch_add(4 * game.requests.len() as u64, Ordering::Relaxed);
+        known().insert(key, envelope);
+        envelope
     }
 }
 
@@ -193,11 +208,11 @@ pub fn on_all_cores<T: Send>(count: usize, compute: impl Fn(usize) -> T + Sync) 
                     break;
                 }
                 let value = compute(n);
-                done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((n, value));
+                done.lock().unwrap_or_else(PoisonError::into_inner).push((n, value));
             });
         }
     });
-    let mut values = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut values = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     values.sort_by_key(|(n, _)| *n);
     values.into_iter().map(|(_, value)| value).collect()
 }

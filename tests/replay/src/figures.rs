@@ -34,6 +34,26 @@ impl Figures {
         Self::over(&served[(served.len() as f64 * WARM_UP_SHARE) as usize..], hosts)
     }
 
+    /// The best of several, figure by figure.
+    pub fn envelope(several: impl IntoIterator<Item = Self>) -> Self {
+        let best = |best: Self, next: Self| Self {
+            mean_s: best.mean_s.min(next.mean_s),
+            p50_s: best.p50_s.min(next.p50_s),
+            p99_s: best.p99_s.min(next.p99_s),
+            hit_rate: best.hit_rate.max(next.hit_rate),
+            goodput: best.goodput.max(next.goodput),
+            imbalance: best.imbalance.min(next.imbalance),
+            failed: best.failed.min(next.failed),
+        };
+        several.into_iter().reduce(best).unwrap_or_default()
+    }
+
+    /// Of the requests that came from `from_us` on, before `to_us`.
+    pub fn during(served: &[Served], hosts: usize, from_us: u64, to_us: u64) -> Self {
+        let before = |us: u64| served.partition_point(|request| request.at_us < us);
+        Self::over(&served[before(from_us)..before(to_us).max(before(from_us))], hosts)
+    }
+
     /// Of these requests.
     pub fn over(served: &[Served], hosts: usize) -> Self {
         let mut ttft: Vec<u64> = served.iter().filter_map(|request| request.ttft_us).collect();

@@ -65,6 +65,13 @@ impl TracePrompt {
     }
 }
 
+impl Seen<'_> {
+    /// A prompt of which only the length matters.
+    pub fn of_length(bytes: u64) -> Self {
+        Self { positions: &[], bytes }
+    }
+}
+
 impl Outline for Seen<'_> {
     fn positions(&self) -> &[Position] {
         self.positions
@@ -84,5 +91,9 @@ impl Outline for Seen<'_> {
 
     fn is_token_ids(&self) -> bool {
         false
+    }
+
+    fn model(&self) -> u64 {
+        0
     }
 }

@@ -34,8 +34,10 @@ impl Default for Polling {
 pub enum Event {
     /// A host joins with an empty cache.
     Join(EngineSpec),
-    /// A host is lost with all that is under way on it.
+    /// A host is gone from the list, with all that is under way on it.
     Lose(usize),
+    /// A host stops answering, but stays on the list: what is sent there fails, and so do polls.
+    Die(usize),
     /// An engine restarts: its cache is empty, what was under way is lost.
     Restart(usize),
 }
@@ -87,6 +89,7 @@ struct Simulation<'a> {
     run: &'a Run<'a>,
     engines: Vec<Engine>,
     alive: Vec<usize>,
+    dead: Vec<usize>,
     served: Vec<Served>,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     due: rustc_hash::FxHashMap<u64, What>,
@@ -102,6 +105,7 @@ pub fn simulate(run: &Run, policy: &mut dyn Policy) -> Vec<Served> {
         run,
         engines: run.hosts.iter().map(|spec| Engine::new(spec, run.block_tokens, 0)).collect(),
         alive: (0..run.hosts.len()).collect(),
+        dead: Vec::new(),
         served: Vec::with_capacity(run.requests.len()),
         queue: BinaryHeap::new(),
         due: Default::default(),
@@ -192,7 +196,10 @@ impl Simulation<'_> {
         match what {
             What::Step { host, epoch } => self.step(host, epoch, now_us, policy),
             What::Ask { gateway, host } => {
-                if self.alive.contains(&host) {
+                if self.dead.contains(&host) {
+                    policy.polled(gateway, host, None, now_us);
+                    self.push(now_us + polling.interval_us, What::Ask { gateway, host });
+                } else if self.alive.contains(&host) {
                     policy.asked(gateway, host, now_us);
                     self.push(now_us + polling.delay_us, What::Look { gateway, host });
                     self.push(now_us + polling.interval_us, What::Ask { gateway, host });
@@ -250,7 +257,13 @@ impl Simulation<'_> {
             }
             Event::Lose(host) => {
                 self.alive.retain(|alive| *alive != host);
+                self.dead.retain(|dead| *dead != host);
                 policy.hosts(&self.alive, now_us);
+                self.cut(host, now_us, policy);
+            }
+            Event::Die(host) => {
+                self.alive.retain(|alive| *alive != host);
+                self.dead.push(host);
                 self.cut(host, now_us, policy);
             }
             Event::Restart(host) => self.cut(host, now_us, policy),

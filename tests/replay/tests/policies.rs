@@ -4,8 +4,8 @@ use kvroute::core::scrape::EngineSample;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use replay::policy::prefix_index::{Forgets, PrefixIndex};
-use replay::policy::registry::{peers, Setup};
-use replay::policy::{Arrival, Policy, View};
+use replay::policy::registry::peers;
+use replay::policy::{Arrival, Place, Policy, View};
 use replay::trace::Request;
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ struct Bench {
 
 impl Bench {
     fn new(name: &str, gateways: usize, hosts: usize) -> Self {
-        let setup = Setup { gateways, seed: 7, hosts, block_tokens: BLOCK_TOKENS };
+        let place = Place { gateways, seed: 7, hosts, block_tokens: BLOCK_TOKENS };
         let named = peers().into_iter().find(|named| named.name == name).expect(name);
-        Self { policy: (named.make)(&setup), hosts: (0..hosts).collect(), now_us: 0, sent: 0 }
+        Self { policy: (named.make)(&place), hosts: (0..hosts).collect(), now_us: 0, sent: 0 }
     }
 
     /// Sends a request through a gateway. Answers its number and its host.

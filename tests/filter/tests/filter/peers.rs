@@ -1,11 +1,14 @@
-//! Several gateways, each a process of its own, tell each other what they placed; whatever goes wrong between them
-//! costs hits and nothing else.
+//! Several gateways, each a process of its own, tell each other what they placed and what they have in flight;
+//! whatever goes wrong between them costs hits and nothing else.
 
-use fake_proxy::{HttpCall, LocalReply, Options, Worker};
+use fake_proxy::{HttpCall, LocalReply, Options, Stream, Worker};
+use kvroute::core::fleet::Part;
+use kvroute::core::snapshot::Snapshot;
 use serde_json::{json, Value};
 
 use crate::gateway::{
-    begin_response, chat, config, destination, exposition, reason, route_chat, text, Gateway, CLUSTER,
+    begin_response, chat, config, destination, exposition, host, reason, route_chat, serve, text, Gateway,
+    CLUSTER,
 };
 
 const HOSTS: usize = 4;
@@ -13,12 +16,16 @@ const PEERS: &str = "kvroute_peers";
 const SECRET: &str = "correct-horse-battery";
 const JOURNAL: &str = "kvroute/1/peers/vllm";
 const HEARD: &str = "kvroute/1/heard/vllm";
+const SNAPSHOT: &str = "kvroute/1/fleet/vllm";
 
 /// Bytes of a prompt that has a few blocks.
 const PROMPT: usize = 3_000;
 
 /// Long enough for a placement to reach every worker of every gateway: two intervals, and some ticks.
-const EXCHANGED: u64 = 2_500;
+const EXCHANGED: u64 = 500;
+
+/// Long enough for a gateway that says nothing to be taken for dead.
+const SILENT: u64 = 3_300;
 
 fn address(n: usize) -> String {
     format!("10.1.0.{}:9091", n + 1)
@@ -80,6 +87,23 @@ impl Member {
         self.gateway.proxy.counter(&format!("kvroute_peers_{what}_total"))
     }
 
+    /// What its gauges say that others have on a host.
+    fn told(&self, slot: usize) -> (i64, i64) {
+        let gauge = |what: &str| self.gateway.proxy.gauge(&format!("kvroute_slot_{slot}_peer_{what}"));
+        (gauge("requests"), gauge("prefill_tokens"))
+    }
+
+    /// Requests that others have on all hosts.
+    fn told_requests(&self) -> i64 {
+        (0..HOSTS).map(|slot| self.told(slot).0).sum()
+    }
+
+    /// Which hosts it fills first.
+    fn part(&self) -> Part {
+        let value = self.gateway.proxy.shared_data(SNAPSHOT).expect("published");
+        Snapshot::decode(&value).expect("a snapshot").part
+    }
+
     /// The worker that leads, in the order of their creation.
     fn leader(&self) -> usize {
         let calls = |worker: usize| {
@@ -104,14 +128,17 @@ impl Mesh {
     /// Lets time pass for all: every 50 ms all workers tick, engines and peers answer.
     fn run(&mut self, milliseconds: u64) {
         for _ in 0..milliseconds / 50 {
-            for n in 0..self.members.len() {
-                let gateway = &self.members[n].gateway;
-                gateway.proxy.advance(50);
-                gateway.workers.iter().for_each(Worker::tick);
-                for call in gateway.proxy.calls() {
-                    self.deliver(n, &call);
-                }
-            }
+            (0..self.members.len()).for_each(|n| self.tick(n));
+        }
+    }
+
+    /// Lets 50 ms pass for one.
+    fn tick(&mut self, n: usize) {
+        let gateway = &self.members[n].gateway;
+        gateway.proxy.advance(50);
+        gateway.workers.iter().for_each(Worker::tick);
+        for call in gateway.proxy.calls() {
+            self.deliver(n, &call);
         }
     }
 
@@ -211,7 +238,7 @@ fn each_peer_is_asked_once_an_interval_by_one_worker() {
     let before = mesh.members[0].count("pulled");
     mesh.run(10_000);
     let pulled = mesh.members[0].count("pulled") - before;
-    assert!((27..=33).contains(&pulled), "{pulled}");
+    assert!((285..=315).contains(&pulled), "{pulled}");
 }
 
 #[test]
@@ -385,12 +412,163 @@ fn a_request_costs_no_more_with_peers_than_without() {
     let cost = |gateway: &Gateway| {
         let before = gateway.proxy.traffic();
         route_chat(gateway.worker(), &prompt);
-        gateway.proxy.traffic().since(&before).all_calls()
+        let traffic = gateway.proxy.traffic().since(&before);
+        let reads = traffic.calls("proxy_get_metric");
+        (reads, traffic.all_calls() - reads)
     };
     let mesh = Mesh::settled(1);
     let mut alone = Gateway::with_workers(2, HOSTS);
     alone.run(1_000);
-    assert_eq!(cost(&mesh.members[0].gateway), cost(&alone));
+    let (reads, calls) = cost(&alone);
+    // Four a host, and the mark of the one that is chosen for a cold prompt.
+    assert_eq!(reads, 4 * HOSTS as u64 + 1);
+    // But for the gauges of what peers have in flight.
+    assert_eq!(cost(&mesh.members[0].gateway), (6 * HOSTS as u64 + 1, calls));
+    let names = alone.proxy.gauges().into_iter().filter(|(name, _)| name.contains("_peer_"));
+    assert_eq!(names.count(), 0, "without peers");
+}
+
+/// Begins so many requests on a worker that no host has seen.
+fn begin(worker: &Worker, seed: usize, count: usize) -> Vec<Stream> {
+    (0..count).map(|n| chat(worker, &text(seed + n, PROMPT))).collect()
+}
+
+#[test]
+fn what_a_gateway_has_in_flight_the_others_gauges_follow() {
+    let mut mesh = Mesh::settled(3);
+    let streams: Vec<Vec<Stream>> =
+        [0, 1].map(|n| begin(mesh.members[n].worker(n), 10 * n, 4)).into_iter().collect();
+    mesh.run(200);
+    let all: Vec<&Stream> = streams.iter().flatten().collect();
+    for slot in 0..HOSTS {
+        let here = all.iter().filter(|stream| destination(stream) == host(slot)).count() as i64;
+        assert_eq!(mesh.members[2].told(slot).0, here);
+        assert_eq!(mesh.members[2].told(slot).1 > 0, here > 0);
+    }
+    assert_eq!((mesh.members[0].told_requests(), mesh.members[1].told_requests()), (4, 4), "not their own");
+    // The first bytes have come: nothing waits any more, and all still run.
+    for stream in &all {
+        begin_response(stream);
+        stream.response_body(b"data: {}\n\n", false);
+    }
+    mesh.run(200);
+    assert_eq!(mesh.members[2].told_requests(), 8);
+    assert!((0..HOSTS).all(|slot| mesh.members[2].told(slot).1 == 0));
+    all.iter().for_each(|stream| stream.finish());
+    mesh.run(200);
+    assert!(mesh.members.iter().all(|member| member.told_requests() == 0));
+    mesh.assert_sound();
+}
+
+#[test]
+fn what_is_told_is_in_flight_now_not_at_the_last_tick() {
+    let mut mesh = Mesh::settled(2);
+    let streams = begin(mesh.members[0].worker(1), 0, 3);
+    // Nothing ticks in the gateway that is asked.
+    (0..3).for_each(|_| mesh.tick(1));
+    assert_eq!(mesh.members[1].told_requests(), 3);
+    streams.iter().for_each(serve);
+    (0..3).for_each(|_| mesh.tick(1));
+    assert_eq!(mesh.members[1].told_requests(), 0);
+}
+
+#[test]
+fn a_gateway_avoids_what_another_has_loaded() {
+    let mut mesh = Mesh::settled(2);
+    let loaded = begin(mesh.members[0].worker(0), 0, 1);
+    let named = destination(&loaded[0]);
+    let _others: Vec<Stream> = (0..12).map(|_| chat(mesh.members[0].worker(0), &text(0, PROMPT))).collect();
+    mesh.run(200);
+    for n in 0..20 {
+        assert_ne!(route_chat(mesh.members[1].worker(n % 2), &text(100 + n, PROMPT)), named);
+    }
+}
+
+#[test]
+fn a_gateway_that_falls_silent_has_nothing_in_flight_after_some_time() {
+    let mut mesh = Mesh::settled(2);
+    let streams = begin(mesh.members[0].worker(0), 0, 5);
+    mesh.run(200);
+    mesh.members[0].connected = false;
+    mesh.run(2_500);
+    assert_eq!(mesh.members[1].told_requests(), 5, "it may only have missed a few askings");
+    mesh.run(1_000);
+    assert_eq!(mesh.members[1].told_requests(), 0);
+    mesh.members[0].connected = true;
+    mesh.run(200);
+    assert_eq!(mesh.members[1].told_requests(), 5);
+    streams.iter().for_each(serve);
+}
+
+#[test]
+fn gateways_part_the_hosts_among_those_that_are_alive() {
+    let mut mesh = Mesh::settled(3);
+    let parts = |mesh: &Mesh| {
+        let mut parts: Vec<(u16, u16)> =
+            mesh.members.iter().map(|member| member.part()).map(|part| (part.rank, part.of)).collect();
+        parts.sort_unstable();
+        parts
+    };
+    assert_eq!(parts(&mesh), [(0, 3), (1, 3), (2, 3)]);
+    mesh.members[1].connected = false;
+    mesh.run(SILENT);
+    assert_eq!(mesh.members[1].part(), Part::ALL);
+    assert_eq!(parts(&mesh), [(0, 1), (0, 2), (1, 2)]);
+    mesh.members[1].connected = true;
+    mesh.run(300);
+    assert_eq!(parts(&mesh), [(0, 3), (1, 3), (2, 3)]);
+}
+
+#[test]
+fn a_new_leader_goes_on_with_the_part_and_the_gauges() {
+    let mut mesh = Mesh::settled(2);
+    let part = mesh.members[1].part();
+    assert_eq!(part.of, 2);
+    let streams = begin(mesh.members[0].worker(0), 0, 5);
+    mesh.run(200);
+    let leader = mesh.members[1].leader();
+    mesh.members[1].gateway.workers.remove(leader).kill();
+    streams[0].finish();
+    for _ in 0..80 {
+        mesh.run(50);
+        assert_eq!(mesh.members[1].part(), part);
+    }
+    assert_eq!(mesh.members[1].told_requests(), 4);
+    streams[1..].iter().for_each(Stream::finish);
+    mesh.run(200);
+    assert_eq!(mesh.members[1].told_requests(), 0);
+}
+
+#[test]
+fn without_peers_any_more_there_is_nothing_in_flight_elsewhere() {
+    let mut mesh = Mesh::settled(2);
+    let streams = begin(mesh.members[0].worker(0), 0, 5);
+    mesh.run(200);
+    assert_eq!(mesh.members[1].told_requests(), 5);
+    let alone = config(HOSTS, json!({}));
+    for worker in &mesh.members[1].gateway.workers {
+        worker.update(&alone).expect("a good configuration");
+    }
+    mesh.run(200);
+    assert_eq!((mesh.members[1].told_requests(), mesh.members[1].part()), (0, Part::ALL));
+    streams.iter().for_each(serve);
+}
+
+#[test]
+fn an_engines_requests_that_peers_told_are_not_foreign() {
+    let mut mesh = Mesh::settled(2);
+    let streams = begin(mesh.members[0].worker(0), 0, 8);
+    for _ in 0..40 {
+        mesh.run(50);
+        let value = mesh.members[1].gateway.proxy.shared_data(SNAPSHOT).expect("published");
+        let snapshot = Snapshot::decode(&value).expect("a snapshot");
+        let known: u32 = snapshot.hosts.iter().map(|(_, _, polled)| polled.known_requests).sum();
+        if known == 8 {
+            streams.iter().for_each(serve);
+            return;
+        }
+    }
+    panic!("polls do not know what peers told");
 }
 
 #[test]
@@ -400,7 +578,7 @@ fn the_control_listener_answers_those_who_know_the_secret() {
     let bearer = format!("Bearer {SECRET}");
     let all = member.control("GET", "/kvroute/journal", &bearer);
     assert_eq!(all.status, 200);
-    assert_eq!(Some(all.body), member.gateway.proxy.shared_data(JOURNAL));
+    assert!(all.body.len() < 20, "nothing has happened: {:?}", all.body);
     for query in ["", "?", "?after=7", "?gateway=x&after=y", "?after=99999999999999999999999&gateway=1"] {
         assert_eq!(
             member.control("GET", &format!("/kvroute/journal{query}"), &bearer).status,

@@ -1,5 +1,6 @@
 //! Shadow mode decides and learns, and touches nothing; off does not even look; shares are kept.
 
+use kvroute::core::config::Routing;
 use std::collections::BTreeMap;
 
 use fake_proxy::{Options, Status, Stream};
@@ -256,9 +257,10 @@ fn what_routing_would_have_cost_counts_as_lost() {
     let total: u64 = stream.filter_state("kvroute.prompt_bytes").and_then(|n| n.parse().ok()).expect("bytes");
     assert_eq!(counts["lost_tokens_total"], total as i64 / 4, "all of it was there");
     assert_eq!(counts.get("saved_tokens_total"), before.get("saved_tokens_total"));
-    // 60 sequences in the batch, 30 ms each; and each slowed by a fifth of a prefill of some 2,000 tokens at 18,000
-    // a second.
-    let batch = 60.0 * (30.0 + 0.2 * 1_000.0 * (total as f64 / 4.0) / 18_000.0);
+    // 60 sequences in the batch, each of them slowed by a part of a prefill of some 2,000 tokens.
+    let routing = Routing::default();
+    let prefill_ms = 1_000.0 * (total as f64 / 4.0) / routing.prefill_tokens_per_s;
+    let batch = 60.0 * (routing.decode_ms + routing.batch_slowdown * prefill_ms);
     let avoided = counts["avoided_ms_total"] as f64;
     assert!((avoided - batch).abs() < 0.01 * batch, "{avoided} ms of {batch}");
     assert_eq!(counts.get("added_ms_total"), None);
@@ -274,7 +276,8 @@ fn standing_behind_others_for_the_sake_of_a_prefix_counts_as_added() {
     let (chosen, _) = chat_at(&gateway, &prompt, 1);
     assert_eq!(chosen, host(0), "a little load is not worth a prefill");
     let counts = counters(&mut gateway);
-    assert!((60..=62).contains(&counts["added_ms_total"]), "{counts:?}");
+    let two = (2.0 * Routing::default().decode_ms) as i64;
+    assert!((two..=two + 2).contains(&counts["added_ms_total"]), "{counts:?}");
     assert_eq!(counts.get("avoided_ms_total"), None);
 }
 

@@ -3,8 +3,9 @@
 //! Each gateway has its workers, each with a [`Router`] of its own. What Envoy shares between them is here too: the
 //! in-flight gauges, the journal that is written and heard at ticks, the leader's snapshot.
 
+use super::account::Account;
 use super::{Arrival, Policy, View};
-use crate::outline::TracePrompt;
+use crate::outline::{Seen, TracePrompt};
 use crate::trace::Request;
 use kvroute::core::config::Config;
 use kvroute::core::fleet::{Own, Part, Peers, Slot};
@@ -27,6 +28,9 @@ const EPOCH_MS: u64 = 1_000_000_000;
 /// The gauges of hosts are read again after this many microseconds a host, as in `proxy/worker.rs`.
 const GAUGES_GOOD_US_PER_HOST: u64 = 250;
 
+/// Tokens of a cache that never evicts: more than any host computes, and stamps can count it.
+const FOR_EVER_TOKENS: f64 = 1e10;
+
 /// How a fleet of gateways is set up.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -42,8 +46,10 @@ pub struct Setup {
     pub announced: bool,
     /// Whether engines tell `cached_tokens`.
     pub told: bool,
-    /// Keys of the plugin's configuration, over the defaults.
+    /// Keys of the plugin's configuration, over those of envoy/envoy.yaml.
     pub config: serde_json::Value,
+    /// What the router has to do without.
+    pub without: Without,
     /// Draws addresses and workers.
     pub seed: u64,
 }
@@ -58,28 +64,36 @@ impl Default for Setup {
             announced: true,
             told: true,
             config: serde_json::json!({}),
+            without: Without::default(),
             seed: 0,
         }
     }
 }
 
-/// What decisions cost and gained, over a run.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Account {
-    /// Decisions.
-    pub requests: u64,
-    /// Of these, that went elsewhere than where most of the prompt is held.
-    pub spills: u64,
-    /// Prompt tokens that spilling gave up.
-    pub forgone_tokens: u64,
-    /// Milliseconds of standing behind others that spilling avoided.
-    pub avoided_ms: u64,
-    /// Prompt tokens that chosen hosts were believed to hold, once all of a prompt had been read.
-    pub predicted_tokens: u64,
-    /// Prompt tokens that were cached.
-    pub cached_tokens: u64,
-    /// Of those predicted, tokens that were not cached.
-    pub missed_tokens: u64,
+/// Ingredients that no configuration takes out, for ablation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Without {
+    /// Placements are not remembered: every prompt is new.
+    pub index: bool,
+    /// Prefill tokens that stand before a request are not known; requests are.
+    pub queue: bool,
+    /// What was placed is believed to be held for ever.
+    pub liveness: bool,
+}
+
+impl Without {
+    /// What is left of what a poll says.
+    fn leaves(self, sample: &EngineSample) -> EngineSample {
+        let mut left = sample.clone();
+        if self.queue {
+            left.running = sample.running.zip(sample.waiting).map(|(running, waiting)| running + waiting);
+            left.waiting = Some(0.0);
+        }
+        if self.liveness {
+            left.capacity_tokens = Some(FOR_EVER_TOKENS);
+        }
+        left
+    }
 }
 
 /// All gateways of a run.
@@ -167,11 +181,6 @@ impl Kvroute {
         kvroute
     }
 
-    /// What was decided so far.
-    pub fn account(&self) -> Account {
-        self.account
-    }
-
     fn address(&self, host: usize) -> String {
         format!("10.{}.{}.{}:8000", self.setup.seed % 256, host / 250, host % 250 + 1)
     }
@@ -204,7 +213,12 @@ impl Kvroute {
 
 /// The configuration that operators would write.
 fn configuration(setup: &Setup) -> Config {
-    let mut keys = serde_json::json!({"cluster": "vllm", "hosts": ["10.0.0.1:8000"]});
+    let mut keys = serde_json::json!({
+        "cluster": "vllm",
+        "hosts": ["10.0.0.1:8000"],
+        // As in envoy/envoy.yaml.
+        "prompt": {"hold_bytes": 262_144},
+    });
     merge(&mut keys, &setup.config);
     Config::parse(keys.to_string().as_bytes()).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
@@ -238,9 +252,9 @@ impl Policy for Kvroute {
         let worker = random.random_range(0..setup.workers);
         let gateway = &mut gateways[arrival.gateway];
         let (decision, matched_bytes) =
-            gateway.decide(worker, arrival.number as u32, &prompt, config, setup.announced, view.now_us, at);
+            gateway.decide(worker, arrival.number as u32, &prompt, config, setup, view.now_us, at);
         let predicted_tokens = (matched_bytes as f64 / setup.bytes_per_token) as u64;
-        account.take(&decision, predicted_tokens);
+        book(account, &decision, request.prompt_tokens, predicted_tokens);
         let host = decision.hosts.first().map_or(0, |slot| usize::from(slot.0));
         if placed.len() <= arrival.number {
             placed.resize(arrival.number + 1, None);
@@ -267,7 +281,6 @@ impl Policy for Kvroute {
         let Some(placed) = self.placed.get_mut(number).and_then(Option::take) else { return };
         let gateway = &mut self.gateways[placed.gateway];
         let router = &mut gateway.workers[placed.worker].router;
-        let change = router.end(number as u32);
         let failed_at = cached_tokens.is_none().then(|| now_ms(now_us));
         router.outcome(Slot(placed.host as u16), failed_at);
         if let Some(cached) = cached_tokens {
@@ -275,8 +288,11 @@ impl Policy for Kvroute {
             self.account.missed_tokens += placed.predicted_tokens.saturating_sub(u64::from(cached));
             let cached_tokens = self.setup.told.then_some(u64::from(cached));
             let usage = Usage { prompt_tokens: u64::from(placed.prompt_tokens), cached_tokens };
-            router.learn(placed.prompt_bytes, &usage);
+            let prompt = Seen::of_length(placed.prompt_bytes);
+            let predicted_bytes = placed.predicted_tokens as f64 * self.setup.bytes_per_token;
+            router.learn(number as u32, &prompt, true, predicted_bytes as u64, &usage);
         }
+        let change = router.end(number as u32);
         gateway.apply(change);
     }
 
@@ -293,7 +309,8 @@ impl Policy for Kvroute {
             return;
         }
         let known = gateway.snapshot.polled(slot, &address).copied().unwrap_or_default();
-        let polled = match sample {
+        let sample = sample.map(|sample| self.setup.without.leaves(sample));
+        let polled = match &sample {
             Some(sample) => {
                 let told = gateway.peers[host].requests;
                 known.after(sample, &gateway.asked[host], &gateway.own[host], told, now_ms(now_us))
@@ -320,6 +337,10 @@ impl Policy for Kvroute {
             }
             gateway.snapshot.retain(gateway.workers[0].router.fleet());
         }
+    }
+
+    fn account(&self) -> Option<Account> {
+        Some(self.account)
     }
 
     fn tick_us(&self) -> Option<u64> {
@@ -358,7 +379,7 @@ impl Gateway {
         stream: u32,
         prompt: &TracePrompt,
         config: &Config,
-        announced: bool,
+        setup: &Setup,
         now_us: u64,
         now_ms: u64,
     ) -> (Decision, u64) {
@@ -372,14 +393,17 @@ impl Gateway {
                 *told = peers[usize::from(slot.0)];
             });
         }
+        if setup.without.queue {
+            router.refresh(|_, seen, told| (seen.prefill_tokens, told.prefill_tokens) = (0, 0));
+        }
         let mut walk = Walk::default();
         let whole = prompt.whole();
         // The body is JSON around the prompt: a little less than the held bytes is prompt.
         let head = prompt.head(config.prompt.hold_bytes as u64 * 97 / 100);
-        let decision = match &head {
+        let mut decision = match &head {
             Some(head) => {
                 router.advance(&mut walk, head, false);
-                let bytes = if announced { prompt.bytes() } else { head.bytes() };
+                let bytes = if setup.announced { prompt.bytes() } else { head.bytes() };
                 router.decide(&walk, head, bytes, now_ms)
             }
             None => {
@@ -388,13 +412,18 @@ impl Gateway {
             }
         };
         let Some(slot) = decision.hosts.first().copied() else { return (decision, 0) };
+        if decision.cold_mark.is_some_and(|mark| own[usize::from(slot.0)].cold_mark == mark) {
+            decision.is_shared();
+        }
         let mut changes = vec![router.commit(stream, &decision, now_ms)];
         if head.is_some() {
             router.advance(&mut walk, &whole, false);
             changes.push(router.correct(stream, &walk, &whole));
         }
         let matched = walk.matched(slot);
-        router.remember(slot, &whole, 0, true);
+        if !setup.without.index {
+            router.remember(slot, &whole, 0, true);
+        }
         for change in changes {
             self.apply(change);
         }
@@ -409,6 +438,7 @@ impl Gateway {
         own.prefill_tokens = own.prefill_tokens.saturating_add_signed(change.prefill_tokens);
         own.sent_tokens = own.sent_tokens.saturating_add_signed(change.sent_tokens);
         own.cold_placed = own.cold_placed.saturating_add_signed(change.cold);
+        own.cold_mark = change.cold_mark.unwrap_or(own.cold_mark);
     }
 
     /// A worker's tick, as in `proxy/worker.rs`.
@@ -435,29 +465,12 @@ impl Gateway {
     }
 }
 
-impl Account {
-    fn take(&mut self, decision: &Decision, predicted_tokens: u64) {
-        self.requests += 1;
-        self.spills += u64::from(decision.reason == Reason::Spill);
-        self.forgone_tokens += decision.regret.forgone_tokens;
-        self.avoided_ms += decision.regret.avoided_ms;
-        self.predicted_tokens += predicted_tokens;
-    }
-}
-
-impl Drop for Kvroute {
-    fn drop(&mut self) {
-        if std::env::var("ACC").is_ok() {
-            let a = self.account;
-            eprintln!(
-                "spills {:.3} predicted {:.1}M cached {:.1}M missed {:.1}M unknown {:.1}M forgone {:.1}M",
-                a.spills as f64 / a.requests as f64,
-                a.predicted_tokens as f64 / 1e6,
-                a.cached_tokens as f64 / 1e6,
-                a.missed_tokens as f64 / 1e6,
-                (a.cached_tokens + a.missed_tokens - a.predicted_tokens) as f64 / 1e6,
-                a.forgone_tokens as f64 / 1e6
-            );
-        }
-    }
+/// Books a decision.
+fn book(account: &mut Account, decision: &Decision, prompt_tokens: u32, predicted_tokens: u64) {
+    account.requests += 1;
+    account.spills += u64::from(decision.reason == Reason::Spill);
+    account.prompt_tokens += u64::from(prompt_tokens);
+    account.forgone_tokens += decision.regret.forgone_tokens;
+    account.avoided_ms += decision.regret.avoided_ms;
+    account.predicted_tokens += predicted_tokens;
 }

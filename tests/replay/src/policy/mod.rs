@@ -3,6 +3,7 @@
 //! A policy sees what such a router can see: the request's text identity, its own work, and polls. Only the oracle
 //! looks into the engines.
 
+pub mod account;
 pub mod books;
 pub mod chwbl;
 pub mod dynamo;
@@ -22,9 +23,23 @@ pub mod rendezvous;
 pub mod round_robin;
 pub mod sglang;
 
+use self::account::Account;
 use crate::engine::Engine;
 use crate::trace::Request;
 use ::kvroute::core::scrape::EngineSample;
+
+/// What a policy is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Gateways of the run.
+    pub gateways: usize,
+    /// Hosts at the start.
+    pub hosts: usize,
+    /// Tokens of a block of the trace.
+    pub block_tokens: u32,
+    /// Draws whatever is random.
+    pub seed: u64,
+}
 
 /// A request on its way, as a policy sees it.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +93,11 @@ pub trait Policy {
     /// The hosts have changed: `hosts` may take traffic from now on.
     fn hosts(&mut self, hosts: &[usize], now_us: u64) {
         let _ = (hosts, now_us);
+    }
+
+    /// What was decided so far, if it keeps an account.
+    fn account(&self) -> Option<Account> {
+        None
     }
 
     /// How often [`Policy::tick`] is wanted, in microseconds.
