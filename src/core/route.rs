@@ -38,6 +38,11 @@ const MOST_PATIENCE: f64 = 3_000.0;
 /// .. and while its host has no more than this many requests over the mean.
 const BURST: f64 = 16.0;
 
+/// What is left of a prompt's tokens where most of the work is another prompt's.
+pub fn unshared(tokens: u64) -> u64 {
+    (tokens as f64 * (1.0 - MARKED)).max(LEAST_UNCACHED) as u64
+}
+
 /// How much of a prompt is taken to be on a host to which another worker has just sent one that begins alike.
 const MARKED: f64 = 0.95;
 
@@ -74,6 +79,8 @@ pub struct Decision {
     pub uncached_tokens: u64,
     /// Tokens that have entered the first host's cache since it was sent what it holds.
     pub matched_age_tokens: u64,
+    /// Whether most of the work is another prompt's that begins alike and was sent a moment ago.
+    pub is_shared: bool,
     /// What marks a prompt of which the first holds little: its anchor.
     pub cold_mark: Option<u64>,
     /// What the first costs and saves against the host that holds the most.
@@ -82,8 +89,9 @@ pub struct Decision {
 
 impl Decision {
     /// Another worker has just placed a prompt with this mark on the same host: most of the work is shared.
-    pub fn is_shared(&mut self) {
-        self.uncached_tokens = (self.uncached_tokens as f64 * (1.0 - MARKED)).max(LEAST_UNCACHED) as u64;
+    pub fn share(&mut self) {
+        self.is_shared = true;
+        self.uncached_tokens = unshared(self.uncached_tokens);
     }
 }
 
@@ -354,6 +362,7 @@ impl Situation<'_> {
             matched_bytes: ask.walk.matched(best.host.slot).min(ask.bytes),
             uncached_tokens: (total - best.matched).max(LEAST_UNCACHED) as u64,
             matched_age_tokens: ask.walk.age_tokens(best.host),
+            is_shared: ask.walk.is_marked(best.host),
             cold_mark: ask.walk.anchor.filter(|_| best.matched < MOSTLY * total).map(|block| block.0),
             regret: holder.filter(|_| reason == Reason::Spill).map_or_else(Regret::default, |holder| {
                 Regret {
@@ -379,6 +388,7 @@ impl Situation<'_> {
             matched_bytes: 0,
             uncached_tokens: uncached as u64,
             matched_age_tokens: 0,
+            is_shared: false,
             cold_mark: None,
             regret: Regret::default(),
         }
@@ -440,6 +450,7 @@ impl Situation<'_> {
             matched_bytes: 0,
             uncached_tokens: 0,
             matched_age_tokens: 0,
+            is_shared: false,
             cold_mark: None,
             regret: Regret::default(),
         }

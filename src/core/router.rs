@@ -12,7 +12,7 @@ use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::{Outline, Unread};
-use super::route::{Ask, Decision, Reason, Situation, Walk};
+use super::route::{unshared, Ask, Decision, Reason, Situation, Walk};
 use super::shadow::Shadow;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
@@ -63,6 +63,8 @@ struct Held {
     ahead_tokens: u64,
     matched_age_tokens: u64,
     cold_mark: Option<u64>,
+    /// Whether most of its work is another prompt's.
+    is_shared: bool,
     /// 0 once the prefill is over.
     prefill_tokens: u64,
     /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
@@ -218,6 +220,7 @@ impl Router {
             ahead_tokens: ahead,
             matched_age_tokens: decision.matched_age_tokens,
             cold_mark: decision.cold_mark,
+            is_shared: decision.is_shared,
             prefill_tokens: tokens,
             over_at_ms: None,
         };
@@ -239,6 +242,7 @@ impl Router {
         let uncached_bytes = prompt.bytes().saturating_sub(walk.matched(slot));
         let tokens = self.tokens(uncached_bytes, prompt);
         let held = self.held.get_mut(&stream).filter(|held| held.prefill_tokens > 0)?;
+        let tokens = if held.is_shared { unshared(tokens) } else { tokens };
         let more = tokens as i64 - held.prefill_tokens as i64;
         held.ahead_tokens = held.ahead_tokens.saturating_add_signed(more);
         held.prefill_tokens = tokens;

@@ -162,7 +162,7 @@ impl Worker {
     pub fn look_at_mark(&mut self, decision: &mut Decision) {
         if let Some((slot, mark)) = decision.hosts.first().copied().zip(decision.cold_mark) {
             if self.gauges.cold_mark(slot) == Some(mark) {
-                decision.is_shared();
+                decision.share();
             }
         }
     }

@@ -226,7 +226,7 @@ impl Workers {
         let slot = decision.hosts[0];
         let gauge = &mut gauges[usize::from(slot.0)];
         if decision.cold_mark.is_some_and(|mark| mark == gauge.cold_mark) {
-            decision.is_shared();
+            decision.share();
         }
         let change = router.commit(stream, &decision, NOW_MS).expect("there are hosts");
         gauge.requests += change.requests as u32;

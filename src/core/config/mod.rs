@@ -5,7 +5,6 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
-pub mod json;
 mod learning;
 mod mode;
 mod peers;
@@ -17,7 +16,7 @@ pub use mode::{Mode, Modes};
 pub use peers::{Peers, Secret};
 pub use routing::Routing;
 
-use json::{Map, Value};
+use serde_json::{Map, Value};
 use std::fmt;
 
 /// The most hosts one configuration may name. Bounds every per-host table and the number of metric
@@ -110,10 +109,10 @@ impl fmt::Display for Refusal {
 impl Config {
     /// Parses a plugin configuration: one JSON object, from a `StringValue`, or the `Struct` that stands for one.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
-        let root = match json::parse(bytes) {
+        let root = match serde_json::from_slice(bytes) {
             Ok(Value::Object(map)) => map,
             Ok(other) => {
-                return Err(refuse("", &format!("configuration must be a JSON object, got {}", other.kind())))
+                return Err(refuse("", &format!("configuration must be a JSON object, got {}", kind(&other))))
             }
             Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {
                 return Err(refuse("", "configuration is empty: `cluster` and `hosts` are required"))
@@ -197,7 +196,7 @@ impl Index {
 /// end is unknown.
 struct Section {
     path: String,
-    map: Map,
+    map: Map<String, Value>,
 }
 
 impl Section {
@@ -214,21 +213,21 @@ impl Section {
     }
 
     fn wrong(&self, name: &str, wanted: &str, got: &Value) -> Refusal {
-        self.refuse(name, &format!("must be {wanted}, got {}", got.kind()))
+        self.refuse(name, &format!("must be {wanted}, got {}", kind(got)))
     }
 
     fn has(&self, name: &str) -> bool {
-        self.map.get(name).is_some_and(|value| *value != Value::Null)
+        self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
     /// Takes a key; absent and `null` are the same.
     fn take(&mut self, name: &str) -> Option<Value> {
-        self.map.remove(name).filter(|value| *value != Value::Null)
+        self.map.remove(name).filter(|value| !value.is_null())
     }
 
     fn section(&mut self, name: &str) -> Result<Section, Refusal> {
         match self.take(name) {
-            None => Ok(Section { path: self.key(name), map: Map::default() }),
+            None => Ok(Section { path: self.key(name), map: Map::new() }),
             Some(Value::Object(map)) => Ok(Section { path: self.key(name), map }),
             Some(other) => Err(self.wrong(name, "an object", &other)),
         }
@@ -288,8 +287,9 @@ impl Section {
             return Err(self.wrong(name, "a whole number", &value));
         };
         if number < least as f64 || number > most as f64 || number != (number as usize) as f64 {
+            let got = shown(number);
             return Err(
-                self.refuse(name, &format!("must be a whole number from {least} to {most}, got {value}"))
+                self.refuse(name, &format!("must be a whole number from {least} to {most}, got {got}"))
             );
         }
         Ok(number as usize)
@@ -302,9 +302,9 @@ impl Section {
         match value.as_f64() {
             None => Err(self.wrong(name, "a number", &value)),
             Some(number) if (least..=most).contains(&number) => Ok(number),
-            Some(_) => {
-                let (least, most) = (Value::from(least), Value::from(most));
-                Err(self.refuse(name, &format!("must be a number from {least} to {most}, got {value}")))
+            Some(number) => {
+                let (least, most, got) = (shown(least), shown(most), shown(number));
+                Err(self.refuse(name, &format!("must be a number from {least} to {most}, got {got}")))
             }
         }
     }
@@ -357,4 +357,27 @@ fn refuse(key: &str, problem: &str) -> Refusal {
 pub fn is_envoy_address(text: &str) -> bool {
     text.parse::<std::net::SocketAddr>()
         .is_ok_and(|address| address.to_string() == text && address.port() != 0)
+}
+
+/// A number for a message, to thousandths: the libraries' ways to print a float are 15 KiB of wasm and more.
+fn shown(number: f64) -> String {
+    if !(number.abs() < 1e12) {
+        return "a number beyond all bounds".to_owned();
+    }
+    let sign = if number < 0.0 { "-" } else { "" };
+    let thousandths = (number.abs() * 1_000.0).round() as u64;
+    let (whole, rest) = (thousandths / 1_000, thousandths % 1_000);
+    let text = format!("{sign}{whole}.{rest:03}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
 }

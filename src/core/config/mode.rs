@@ -3,8 +3,8 @@
 //! `mode` is one word for all requests, or what share of them is in which mode, so that routing can be introduced
 //! a few percent at a time: `"shadow"`, then `{"on": 10, "shadow": 90}`, then `"on"`.
 
-use super::json::Value;
-use super::{Refusal, Section};
+use super::{shown, Refusal, Section};
+use serde_json::Value;
 
 /// What is done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,7 +57,7 @@ impl Modes {
         let on = section.number("on", 0.0, 0.0, 100.0)?;
         let shadow = section.number("shadow", 0.0, 0.0, 100.0)?;
         if on + shadow > 100.0 + ROUNDING {
-            let sum = Value::from(on + shadow);
+            let sum = shown(on + shadow);
             return Err(
                 section.refuse("shadow", &format!("and mode.on must be 100 together at most, got {sum}"))
             );

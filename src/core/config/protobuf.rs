@@ -4,13 +4,13 @@
 //! `Struct` is `{1: repeated entry {1: key, 2: Value}}`, `Value` one of `{1: null, 2: double, 3: string, 4: bool,
 //! 5: Struct, 6: {1: repeated Value}}`.
 
-use super::json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 /// The deepest nesting that is read; the configuration's own is three.
 const MAX_DEPTH: usize = 16;
 
 /// The object that a `Struct` stands for, or `None` if these bytes are none.
-pub fn object(bytes: &[u8]) -> Option<Map> {
+pub fn object(bytes: &[u8]) -> Option<Map<String, Value>> {
     read_struct(bytes, MAX_DEPTH)
 }
 
@@ -21,8 +21,8 @@ enum Field<'a> {
     Bytes(&'a [u8]),
 }
 
-fn read_struct(bytes: &[u8], depth: usize) -> Option<Map> {
-    let mut map = Map::default();
+fn read_struct(bytes: &[u8], depth: usize) -> Option<Map<String, Value>> {
+    let mut map = Map::new();
     for_each_field(bytes, |number, field| {
         let (1, Field::Bytes(entry)) = (number, field) else { return None };
         let (mut key, mut value) = (String::new(), Value::Null);
@@ -45,7 +45,7 @@ fn read_value(bytes: &[u8], depth: usize) -> Option<Value> {
     for_each_field(bytes, |number, field| {
         value = match (number, field) {
             (1, Field::Varint(_)) => Value::Null,
-            (2, Field::Double(number)) if number.is_finite() => Value::from(number),
+            (2, Field::Double(number)) => Value::Number(Number::from_f64(number)?),
             (3, Field::Bytes(string)) => Value::String(text(string)?),
             (4, Field::Varint(flag)) => Value::Bool(flag != 0),
             (5, Field::Bytes(inner)) => Value::Object(read_struct(inner, depth)?),

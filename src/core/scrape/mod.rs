@@ -15,7 +15,7 @@
 
 pub mod engine;
 pub mod exposition;
-pub(crate) mod number;
+mod number;
 mod vocabulary;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::exposition::split_where;
 /// Written out because the standard library's `f64` parser brings some 20 kB of wasm for the last
 /// half unit of precision. Here the result is exact up to 15 digits and small exponents, which covers
 /// every count and timestamp, and within a few units in the last place beyond.
-pub(crate) fn parse_number(token: &[u8]) -> Option<f64> {
+pub(super) fn parse_number(token: &[u8]) -> Option<f64> {
     let (negative, digits) = match token.split_first()? {
         (b'-', rest) => (true, rest),
         (b'+', rest) => (false, rest),

@@ -109,6 +109,8 @@ pub struct Engine {
     /// Uncached tokens of waiting requests, as far as could be told when they came.
     waiting_tokens: FxHashMap<usize, u64>,
     queued_tokens: u64,
+    /// Whether anybody looks at what is coming and queued: it costs as much again to know.
+    is_watched: bool,
     counters: Counters,
     /// What `/metrics` says: gauges move once a step.
     shown: Counters,
@@ -151,11 +153,17 @@ impl Engine {
             coming: FxHashMap::default(),
             waiting_tokens: FxHashMap::default(),
             queued_tokens: 0,
+            is_watched: true,
             counters: Counters::default(),
             shown: Counters::default(),
             // Any origin will do as long as a restart is later.
             started_s: 1_000_000.0 + now_us as f64 / 1e6,
         }
+    }
+
+    /// The same for a run in which nobody asks for [`Engine::expected_hit`] or [`Engine::queued_tokens`].
+    pub fn unwatched(self) -> Self {
+        Self { is_watched: false, ..self }
     }
 
     /// Everything that was under way is lost, and the cache with it. Answers the requests that are cut.
@@ -165,17 +173,15 @@ impl Engine {
         lost.extend(self.sequences.keys());
         lost.sort_unstable();
         let epoch = self.epoch + 1;
-        *self = Self { epoch, ..Self::new(&self.spec, self.block_tokens, now_us) };
+        let is_watched = self.is_watched;
+        *self = Self { epoch, is_watched, ..Self::new(&self.spec, self.block_tokens, now_us) };
         lost
     }
 
     /// Takes a request. Answers when the step under way ends, if that is news.
     pub fn accept(&mut self, job: Job, now_us: u64) -> Option<(u64, u64)> {
-        let uncached = u64::from(job.prompt_tokens - self.expected_hit(&job.ids, job.prompt_tokens));
-        self.queued_tokens += uncached;
-        self.waiting_tokens.insert(job.number, uncached);
-        for &id in job.ids.iter() {
-            *self.coming.entry(id).or_default() += 1;
+        if self.is_watched {
+            self.expect(&job);
         }
         self.waiting.push_back(job);
         match &mut self.current {
@@ -221,8 +227,10 @@ impl Engine {
             self.counters.generated += 1;
             let (number, cached_tokens) = (sequence.job.number, sequence.cached_tokens);
             outcomes.push(Outcome::FirstToken { number, cached_tokens });
-            for id in sequence.job.ids.iter() {
-                self.came(*id);
+            if self.is_watched {
+                for id in sequence.job.ids.iter() {
+                    self.came(*id);
+                }
             }
             if sequence.job.output_tokens <= 1 {
                 self.finish(sequence, outcomes);
@@ -234,6 +242,15 @@ impl Engine {
         }
         self.prefilling = still;
         self.schedule(now_us)
+    }
+
+    fn expect(&mut self, job: &Job) {
+        let uncached = u64::from(job.prompt_tokens - self.expected_hit(&job.ids, job.prompt_tokens));
+        self.queued_tokens += uncached;
+        self.waiting_tokens.insert(job.number, uncached);
+        for &id in job.ids.iter() {
+            *self.coming.entry(id).or_default() += 1;
+        }
     }
 
     fn came(&mut self, id: u64) {
@@ -314,7 +331,8 @@ impl Engine {
         let need = u64::from(job.prompt_tokens.saturating_sub(hit_blocks as u32 * self.block_tokens))
             + u64::from(job.output_tokens);
         // A request that can never fit would stop everything: it runs alone, beyond the cache's size.
-        if !self.cache.has_room(need) && !(self.decoding.is_empty() && self.prefilling.is_empty()) {
+        let alone = self.decoding.is_empty() && self.prefilling.is_empty();
+        if !alone && !self.cache.has_room(need) {
             for &id in job.ids.iter().take(hit_blocks).rev() {
                 self.cache.unpin(id);
             }

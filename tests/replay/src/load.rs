@@ -21,7 +21,7 @@ pub fn requests(trace: &Trace, rate: f64, hosts: usize, seed: u64) -> Vec<Reques
     for copy in 0..copies {
         let own = |id: u64| if copies == 1 { id } else { BlockHash(id).under(copy + 1).0 };
         for request in &trace.requests {
-            if BlockHash(own(request.session)).under(seed).0 % 10 == 0 {
+            if BlockHash(own(request.session)).under(seed).0.is_multiple_of(10) {
                 continue;
             }
             requests.push(Request {

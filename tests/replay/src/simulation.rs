@@ -103,7 +103,7 @@ struct Simulation<'a> {
 pub fn simulate(run: &Run, policy: &mut dyn Policy) -> Vec<Served> {
     let mut simulation = Simulation {
         run,
-        engines: run.hosts.iter().map(|spec| Engine::new(spec, run.block_tokens, 0)).collect(),
+        engines: Vec::new(),
         alive: (0..run.hosts.len()).collect(),
         dead: Vec::new(),
         served: Vec::with_capacity(run.requests.len()),
@@ -114,6 +114,7 @@ pub fn simulate(run: &Run, policy: &mut dyn Policy) -> Vec<Served> {
         arrived: 0,
         outcomes: Vec::new(),
     };
+    simulation.engines = run.hosts.iter().map(|spec| simulation.engine(spec, 0, policy)).collect();
     simulation.play(policy);
     simulation.served
 }
@@ -141,6 +142,15 @@ impl Simulation<'_> {
                 (_, Some(_)) => self.happen(policy),
                 (_, None) => break,
             }
+        }
+    }
+
+    fn engine(&self, spec: &EngineSpec, now_us: u64, policy: &dyn Policy) -> Engine {
+        let engine = Engine::new(spec, self.run.block_tokens, now_us);
+        if policy.sees_engines() {
+            engine
+        } else {
+            engine.unwatched()
         }
     }
 
@@ -250,7 +260,8 @@ impl Simulation<'_> {
         match event {
             Event::Join(spec) => {
                 let host = self.engines.len();
-                self.engines.push(Engine::new(&spec, self.run.block_tokens, now_us));
+                let engine = self.engine(&spec, now_us, policy);
+                self.engines.push(engine);
                 self.alive.push(host);
                 self.begin_polling(host, now_us);
                 policy.hosts(&self.alive, now_us);

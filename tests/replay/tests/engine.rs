@@ -127,7 +127,9 @@ fn a_restart_forgets_everything() {
 /// The same engine, one step after the other, for prompts that share nothing and a cache that holds everything.
 fn naive(spec: &EngineSpec, jobs: &[(u64, Job)]) -> Vec<Seen> {
     let mut seen = vec![Seen::default(); jobs.len()];
-    let (mut prefilling, mut decoding): (Vec<(usize, u32)>, Vec<(usize, u32)>) = Default::default();
+    // Each with what it has left.
+    let mut prefilling: Vec<(usize, u32)> = Vec::new();
+    let mut decoding: Vec<(usize, u32)> = Vec::new();
     let (mut next, mut now_us) = (0, 0);
     while next < jobs.len() || !prefilling.is_empty() || !decoding.is_empty() {
         if prefilling.is_empty() && decoding.is_empty() {

@@ -147,3 +147,32 @@ fn debug_headers_say_who_why_and_how_much() {
     let (held, total): (u64, u64) = (held.parse().unwrap(), total.parse().unwrap());
     assert!(held > 4000 && held <= total && total >= 5000, "{matched}");
 }
+
+#[test]
+fn a_burst_with_one_new_prefix_stays_together_over_all_workers() {
+    for burst in 0..10 {
+        let mut gateway = Gateway::with_workers(8, 8);
+        gateway.run(1000);
+        let mut used: Vec<String> = Vec::new();
+        let mut on_two = 0;
+        let mut streams = Vec::new();
+        for n in 0..40 {
+            // No tick falls into the burst: nothing has been told by the journal.
+            let prompt = format!("{} question {n}?", text(9000 + burst, 4096));
+            let stream = chat(&gateway.workers[(n * 5 + burst) % 8], &prompt);
+            let host = destination(&stream);
+            if !used.contains(&host) {
+                used.push(host);
+            }
+            if used.len() <= 2 {
+                on_two = n + 1;
+            }
+            streams.push(stream);
+        }
+        // Until a host has a batch of its own.
+        assert!(on_two >= 32 && used.len() <= 3, "{on_two} requests on two hosts, then {used:?}");
+        streams.iter().for_each(|stream| stream.finish());
+        gateway.run(100);
+        assert!(gateway.in_flight().iter().all(|(_, requests)| *requests == 0));
+    }
+}

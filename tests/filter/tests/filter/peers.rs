@@ -407,7 +407,7 @@ fn bytes_and_keys_stay_bounded_however_much_is_placed() {
 }
 
 #[test]
-fn a_request_costs_no_more_with_peers_than_without() {
+fn a_request_costs_two_reads_a_host_more_with_peers_and_nothing_without() {
     let prompt = text(1, PROMPT);
     let cost = |gateway: &Gateway| {
         let before = gateway.proxy.traffic();

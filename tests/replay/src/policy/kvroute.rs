@@ -413,7 +413,7 @@ impl Gateway {
         };
         let Some(slot) = decision.hosts.first().copied() else { return (decision, 0) };
         if decision.cold_mark.is_some_and(|mark| own[usize::from(slot.0)].cold_mark == mark) {
-            decision.is_shared();
+            decision.share();
         }
         let mut changes = vec![router.commit(stream, &decision, now_ms)];
         if head.is_some() {

@@ -95,6 +95,11 @@ pub trait Policy {
         let _ = (hosts, now_us);
     }
 
+    /// Whether it looks into the engines: only the oracle does.
+    fn sees_engines(&self) -> bool {
+        false
+    }
+
     /// What was decided so far, if it keeps an account.
     fn account(&self) -> Option<Account> {
         None

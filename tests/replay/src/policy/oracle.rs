@@ -25,6 +25,10 @@ pub const VARIANTS: [Oracle; 4] = [
 ];
 
 impl Policy for Oracle {
+    fn sees_engines(&self) -> bool {
+        true
+    }
+
     fn route(&mut self, arrival: &Arrival, view: &View) -> usize {
         let request = arrival.request;
         let cost = |host: usize| {
