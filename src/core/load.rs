@@ -13,6 +13,8 @@ use super::fleet::{Fleet, Host};
 pub struct Queue {
     /// Requests running and waiting: each slows a prefill and is slowed by it.
     pub requests: f64,
+    /// Of these, requests for which the engine had no room when it was last asked, whoever sent them.
+    pub waiting: f64,
     /// Uncached prompt tokens that are prefilled first.
     pub prefill_tokens: f64,
 }
@@ -24,6 +26,8 @@ pub struct FleetLoad {
     pub foreign_requests: f64,
     /// The same, waiting only.
     pub foreign_waiting: f64,
+    /// Mean requests that a host has no room for, whoever sent them, over the hosts with a fresh answer.
+    pub waiting: f64,
     /// Mean requests a host has, others' included.
     pub requests: f64,
     /// Mean uncached prompt tokens of a request.
@@ -64,11 +68,13 @@ impl FleetLoad {
             let (requests, waiting) = foreign(host);
             sum.foreign_requests += requests;
             sum.foreign_waiting += waiting;
+            sum.waiting += host.polled.waiting;
             fresh += 1.0;
         }
         if fresh > 0.0 {
             sum.foreign_requests /= fresh;
             sum.foreign_waiting /= fresh;
+            sum.waiting /= fresh;
         }
         let known = |host: &Host| (host.own.prefill_tokens + host.peers.prefill_tokens) as f64;
         let hosts = fleet.hosts().len().max(1) as f64;
@@ -87,8 +93,10 @@ impl FleetLoad {
             (self.foreign_requests, self.foreign_waiting)
         };
         let known_tokens = host.own.prefill_tokens.saturating_add(host.peers.prefill_tokens);
+        let requests = f64::from(host.own.requests) + f64::from(host.peers.requests) + requests;
         Queue {
-            requests: f64::from(host.own.requests) + f64::from(host.peers.requests) + requests,
+            requests,
+            waiting: if freshness.is_fresh(host) { host.polled.waiting } else { self.waiting }.min(requests),
             prefill_tokens: known_tokens as f64 + waiting * self.uncached_tokens,
         }
     }

@@ -413,7 +413,9 @@ impl Situation<'_> {
     fn is_worth_waiting(&self, walk: &Walk, host: &Host, total: f64, missing: f64) -> bool {
         let queue = self.load.queue(host, self.freshness);
         let before = queue.prefill_tokens + missing;
-        (walk.is_coming(host) || (walk.is_marked(host) && queue.prefill_tokens > 0.0))
+        // What is being computed stands in the queue.
+        (walk.is_coming(host) || walk.is_marked(host))
+            && queue.prefill_tokens >= MOSTLY * (total - missing)
             && before <= (PATIENCE * total).min(MOST_PATIENCE)
             && queue.requests <= self.load.requests + BURST
     }
@@ -440,7 +442,8 @@ impl Situation<'_> {
         // The less of the load is known, the less the known part says.
         let known = queue.prefill_tokens / (1.0 + routing.foreign_discount * self.foreign_share);
         let standing = known + routing.batch_slowdown * uncached * queue.requests;
-        standing / self.rate(host) + routing.decode_ms / 1_000.0 * queue.requests
+        let sequences = queue.requests + routing.waiting_weight * queue.waiting;
+        standing / self.rate(host) + routing.decode_ms / 1_000.0 * sequences
     }
 
     fn nowhere(&self) -> Decision {

@@ -16,6 +16,8 @@ pub struct Routing {
     pub batch_slowdown: f64,
     /// Milliseconds that one more sequence in the batch costs.
     pub decode_ms: f64,
+    /// How many sequences more one counts for that waits for a place in the batch: it waits until another has ended.
+    pub waiting_weight: f64,
     /// Tokens a second that a host prefills, before any was observed: an 8B model on one large GPU. A common
     /// factor hardly matters, differences between hosts do.
     pub prefill_tokens_per_s: f64,
@@ -43,10 +45,11 @@ impl Default for Routing {
             prefill_weight: 1.0,
             congestion_weight: 3.0,
             batch_slowdown: 0.12,
-            decode_ms: 12.0,
+            decode_ms: 20.0,
+            waiting_weight: 3.0,
             prefill_tokens_per_s: 18_000.0,
-            tie_share: 0.10,
-            tie_ms: 5.0,
+            tie_share: 0.08,
+            tie_ms: 2.0,
             home_credit: 0.9,
             foreign_discount: 1.5,
             peer_spread: 2.0,
@@ -63,6 +66,7 @@ impl Routing {
             congestion_weight: section.number("congestion_weight", default.congestion_weight, 0.0, 100.0)?,
             batch_slowdown: section.number("batch_slowdown", default.batch_slowdown, 0.0, 100.0)?,
             decode_ms: section.number("decode_ms", default.decode_ms, 0.0, 60_000.0)?,
+            waiting_weight: section.number("waiting_weight", default.waiting_weight, 0.0, 100.0)?,
             prefill_tokens_per_s: section.number(
                 "prefill_tokens_per_s",
                 default.prefill_tokens_per_s,

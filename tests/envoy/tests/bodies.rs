@@ -82,7 +82,10 @@ async fn a_small_connection_buffer_is_enough() {
     // Envoy Gateway's default.
     const LIMIT: usize = 32_768;
     let testbed = Testbed::start_with(4, roomy(), Options::workers(1), |config, _| {
-        config.edit_listener(|listener| listener["per_connection_buffer_limit_bytes"] = json!(LIMIT))
+        config
+            .edit_listener(|listener| listener["per_connection_buffer_limit_bytes"] = json!(LIMIT))
+            // The default, which is made for it.
+            .plugin("/prompt/hold_bytes", json!(null))
     })
     .await
     .unwrap();

@@ -40,8 +40,12 @@ fn joins(trial: &Trial) -> Vec<Measured> {
     let earlier = minute(&served, at_us.saturating_sub(60 * SECOND_US));
     vec![
         Measured::plain(
-            "seconds until it carries 80 % of a host's share",
-            share_after_s(&served, newcomer, at_us, end_us),
+            "seconds until it gets 80 % of a host's share of requests",
+            share_after_s(&served, newcomer, at_us, end_us, |_| 1),
+        ),
+        Measured::plain(
+            "seconds until it computes 80 % of a host's share of tokens",
+            share_after_s(&served, newcomer, at_us, end_us, |one| one.prompt_tokens - one.cached_tokens),
         ),
         Measured::ratio(
             "TTFT of the others, the minute after over the minute before",
@@ -51,8 +55,14 @@ fn joins(trial: &Trial) -> Vec<Measured> {
     ]
 }
 
-/// Seconds until a host's requests or its computed tokens are, over a window, nearly what the others have.
-fn share_after_s(served: &[Served], newcomer: usize, at_us: u64, end_us: u64) -> f64 {
+/// Seconds until a window begins over which a host has nearly as much `work` as the others.
+fn share_after_s(
+    served: &[Served],
+    newcomer: usize,
+    at_us: u64,
+    end_us: u64,
+    work: impl Fn(&Served) -> u32,
+) -> f64 {
     // Long enough for a count of twenty a host to be expected.
     let rate = served.len() as f64 / (end_us as f64 / 1e6);
     let window_us = ((20.0 * (newcomer + 1) as f64 / rate).max(5.0) * 1e6) as u64;
@@ -60,14 +70,12 @@ fn share_after_s(served: &[Served], newcomer: usize, at_us: u64, end_us: u64) ->
     while from_us + window_us < end_us {
         let first = served.partition_point(|request| request.at_us < from_us);
         let last = served.partition_point(|request| request.at_us < from_us + window_us);
-        let (mut requests, mut tokens) = ([0_u64; 2], [0_u64; 2]);
+        let (mut others, mut own) = (0, 0);
         for request in &served[first..last] {
-            let who = usize::from(request.host as usize == newcomer);
-            requests[who] += 1;
-            tokens[who] += u64::from(request.prompt_tokens - request.cached_tokens);
+            let whose = if request.host as usize == newcomer { &mut own } else { &mut others };
+            *whose += u64::from(work(request));
         }
-        let has_share = |[others, own]: [u64; 2]| own as f64 * newcomer as f64 >= ITS_SHARE * others as f64;
-        if has_share(requests) || has_share(tokens) {
+        if own as f64 * newcomer as f64 >= ITS_SHARE * others as f64 {
             break;
         }
         from_us += SECOND_US / 2;

@@ -75,7 +75,7 @@ pub struct Report {
 }
 
 /// Requests of a trace with `--quick`.
-const QUICK_REQUESTS: usize = 5_000;
+const QUICK_REQUESTS: usize = 3_000;
 
 impl Report {
     /// Runs.
