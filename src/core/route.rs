@@ -33,8 +33,8 @@ const MOST_CONGESTION: f64 = 10.0;
 /// A request waits for a prefix that is being computed while no more tokens stand before it than this many times its
 /// prompt ..
 const PATIENCE: f64 = 2.5;
-/// .. and than these: a sixth of a second.
-const MOST_PATIENCE: f64 = 3_000.0;
+/// .. and than these: half a second.
+const MOST_PATIENCE: f64 = 9_000.0;
 /// .. and while its host has no more than this many requests over the mean.
 const BURST: f64 = 16.0;
 
