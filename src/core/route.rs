@@ -7,6 +7,8 @@
 //! cost = (q + w u + batch_slowdown u b) / rate  +  decode b        seconds
 //! ```
 //!
+//! The constants and their reasons are in [`crate::core::config::Routing`].
+//!
 //! The least cost wins. That is the whole load penalty: it is weighed for each request and each host,
 //! so a hotspot sheds what another host would answer sooner and keeps the rest, and affinity is never
 //! switched off for the fleet.
@@ -18,6 +20,13 @@
 //! best go by rendezvous hashing of the *anchor*, the first block that is this conversation's own; a
 //! request whose prompt is mostly cached on several hosts goes by its deepest cached block instead, so
 //! that a prefix that had spread under load contracts when the load is gone.
+//!
+//! # Why a burst waits
+//!
+//! A prefix that is new to everybody often comes many times at once. By cost alone the second request would have it
+//! computed again on an idle host: that answers no later, but fills two caches with one text. So a request waits for
+//! the host that is computing its prefix, within the bounds that the constants set. Other workers know of it by a mark
+//! on the host, the anchor of the last cold prompt, before any journal has told them.
 
 use super::blocks::BlockHash;
 use super::config::Routing;
@@ -26,22 +35,6 @@ use super::index::{Index, Liveness, Stamp, HOLDERS};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::Unread;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// The most that congestion adds to the weight of uncached tokens: nobody shall cross the fleet for one block.
-const MOST_CONGESTION: f64 = 10.0;
-
-/// A request waits for a prefix that is being computed while no more tokens stand before it than this many times its
-/// prompt ..
-const PATIENCE: f64 = 2.5;
-/// .. and than these: half a second.
-const MOST_PATIENCE: f64 = 9_000.0;
-/// .. and while its host has no more than this many requests over the mean.
-const BURST: f64 = 16.0;
-
-/// What is left of a prompt's tokens where most of the work is another prompt's.
-pub fn unshared(tokens: u64) -> u64 {
-    (tokens as f64 * (1.0 - MARKED)).max(LEAST_UNCACHED) as u64
-}
 
 /// How much of a prompt is taken to be on a host to which another worker has just sent one that begins alike.
 const MARKED: f64 = 0.95;
@@ -252,6 +245,11 @@ impl Walk {
     }
 }
 
+/// What is left of a prompt's tokens where most of the work is another prompt's.
+pub fn unshared(tokens: u64) -> u64 {
+    (tokens as f64 * (1.0 - MARKED)).max(LEAST_UNCACHED) as u64
+}
+
 /// How evenly cold prompts have been placed lately, so that the tie-break can even it out.
 ///
 /// Rendezvous hashing alone gives each of 4 hosts its share of 64 prompts only within two fifths in four tries of
@@ -416,8 +414,8 @@ impl Situation<'_> {
         // What is being computed stands in the queue.
         (walk.is_coming(host) || walk.is_marked(host))
             && queue.prefill_tokens >= MOSTLY * (total - missing)
-            && before <= (PATIENCE * total).min(MOST_PATIENCE)
-            && queue.requests <= self.load.requests + BURST
+            && before <= (self.routing.burst_prompts * total).min(self.routing.burst_tokens)
+            && queue.requests <= self.load.requests + self.routing.burst_requests
     }
 
     /// The weight of a request's own uncached tokens. Where prompts queue everywhere, each token that is computed anew
@@ -426,7 +424,7 @@ impl Situation<'_> {
         let routing = self.routing;
         let queued_s = self.load.queued_tokens / routing.prefill_tokens_per_s;
         let congestion = routing.congestion_weight * queued_s * (1.0 - self.foreign_share);
-        routing.prefill_weight + congestion.min(MOST_CONGESTION)
+        routing.prefill_weight + congestion.min(routing.most_congestion)
     }
 
     /// Tokens a second that a host prefills. What was observed while others' work could not be seen says little.

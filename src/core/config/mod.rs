@@ -361,7 +361,7 @@ pub fn is_envoy_address(text: &str) -> bool {
 
 /// A number for a message, to thousandths: the libraries' ways to print a float are 15 KiB of wasm and more.
 fn shown(number: f64) -> String {
-    if !(number.abs() < 1e12) {
+    if number.is_nan() || number.abs() >= 1e12 {
         return "a number beyond all bounds".to_owned();
     }
     let sign = if number < 0.0 { "-" } else { "" };

@@ -12,6 +12,15 @@ pub struct Routing {
     /// What is added to it for each second of prefill that hosts have queued on average: the fuller the fleet, the
     /// more it is worth not to compute anything twice.
     pub congestion_weight: f64,
+    /// The most that is added: nobody shall cross the fleet for one block.
+    pub most_congestion: f64,
+    /// A request waits for a prefix that a host is computing while no more tokens stand before it than this many
+    /// times its prompt ..
+    pub burst_prompts: f64,
+    /// .. and than these, half a second's worth ..
+    pub burst_tokens: f64,
+    /// .. and while the host has no more than this many requests over the mean: a batch of its own.
+    pub burst_requests: f64,
     /// How much each request in the batch is slowed by a prefill, as a share of it.
     pub batch_slowdown: f64,
     /// Milliseconds that one more sequence in the batch costs.
@@ -44,6 +53,10 @@ impl Default for Routing {
         Self {
             prefill_weight: 1.0,
             congestion_weight: 3.0,
+            most_congestion: 10.0,
+            burst_prompts: 2.5,
+            burst_tokens: 9_000.0,
+            burst_requests: 16.0,
             batch_slowdown: 0.12,
             decode_ms: 20.0,
             waiting_weight: 3.0,
@@ -51,7 +64,7 @@ impl Default for Routing {
             tie_share: 0.08,
             tie_ms: 2.0,
             home_credit: 0.9,
-            foreign_discount: 1.5,
+            foreign_discount: 0.7,
             peer_spread: 2.0,
             unread_share: 0.75,
         }
@@ -64,6 +77,10 @@ impl Routing {
         let routing = Self {
             prefill_weight: section.number("prefill_weight", default.prefill_weight, 0.0, 100.0)?,
             congestion_weight: section.number("congestion_weight", default.congestion_weight, 0.0, 100.0)?,
+            most_congestion: section.number("most_congestion", default.most_congestion, 0.0, 1e6)?,
+            burst_prompts: section.number("burst_prompts", default.burst_prompts, 0.0, 1e6)?,
+            burst_tokens: section.number("burst_tokens", default.burst_tokens, 0.0, 1e9)?,
+            burst_requests: section.number("burst_requests", default.burst_requests, 0.0, 1e6)?,
             batch_slowdown: section.number("batch_slowdown", default.batch_slowdown, 0.0, 100.0)?,
             decode_ms: section.number("decode_ms", default.decode_ms, 0.0, 60_000.0)?,
             waiting_weight: section.number("waiting_weight", default.waiting_weight, 0.0, 100.0)?,
