@@ -17,10 +17,8 @@ use super::scrape::EngineSample;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Slot(pub u16);
 
-/// Tokens that a KV cache is taken to hold while its engine has not said: about what an 8B model leaves
-/// free on an 80 GB GPU. Rather too large than too small: by the routing study, 0.7 times the truth costs a quarter
-/// of the mean TTFT at load 0.9, 1.5 times the truth nothing.
-pub const DEFAULT_CAPACITY_TOKENS: u64 = 400_000;
+/// By how much a clock jumps when its engine has restarted: more than the largest cache that may be configured.
+const RESTART_TOKENS: u64 = 200_000_000;
 
 /// What an engine said when it was last polled, and what this proxy had on it then.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -82,7 +80,8 @@ impl Polled {
         let (entered, counted_tokens) = if self.at_ms == 0 {
             (0, counted)
         } else if restarted {
-            (2 * capacity_or_default(capacity_tokens.max(self.capacity_tokens)), counted)
+            // More than any cache holds: every older stamp expires.
+            (RESTART_TOKENS.max(2 * capacity_tokens.max(self.capacity_tokens)), counted)
         } else {
             ((counted - self.counted_tokens).max(0.0) as u64, counted.max(self.counted_tokens))
         };
@@ -149,14 +148,6 @@ fn entered_tokens(sample: &EngineSample) -> Option<f64> {
     let prompt = sample.prompt_tokens?;
     let hits = sample.prefix_hits.unwrap_or(0.0).min(prompt);
     Some(prompt - hits + sample.generation_tokens.unwrap_or(0.0))
-}
-
-fn capacity_or_default(tokens: u64) -> u64 {
-    if tokens == 0 {
-        DEFAULT_CAPACITY_TOKENS
-    } else {
-        tokens
-    }
 }
 
 /// What this proxy has on a host, all workers together.
@@ -265,6 +256,8 @@ pub struct Host {
     pub own: Own,
     /// What other gateways have on it.
     pub peers: Peers,
+    /// Tokens that its cache is taken to hold while its engine has not said.
+    capacity_unsaid: u64,
     /// How fast it prefills, as this worker saw it.
     pub pace: Pace,
     /// That against the fleet's median: 1 if it is like the others.
@@ -294,9 +287,12 @@ impl Host {
         self.cold_since.map_or(0, |since| self.own.cold_placed as i64 - since)
     }
 
-    /// Tokens its cache holds, as it said or as is usual.
+    /// Tokens its cache holds, as it said, or as the configuration says.
     pub fn capacity_tokens(&self) -> u64 {
-        capacity_or_default(self.polled.capacity_tokens)
+        match self.polled.capacity_tokens {
+            0 => self.capacity_unsaid,
+            said => said,
+        }
     }
 
     /// Tokens that enter its cache before a prefix is taken to be evicted.
@@ -322,9 +318,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Takes a new list of hosts. A host that stays in its slot keeps what is known of it. Answers the
+    /// Takes a new list of hosts, whose caches are taken to hold `capacity_unsaid` tokens while their engines have not
+    /// said. A host that stays in its slot keeps what is known of it. Answers the
     /// slots whose number is no longer the host's it was.
-    pub fn assign(&mut self, roster: &[(String, Slot)]) -> Vec<Slot> {
+    pub fn assign(&mut self, roster: &[(String, Slot)], capacity_unsaid: u64) -> Vec<Slot> {
         let old = std::mem::take(&mut self.hosts);
         self.places.clear();
         for (address, slot) in roster {
@@ -342,6 +339,7 @@ impl Fleet {
                 polled: Polled::default(),
                 own: Own::default(),
                 peers: Peers::default(),
+                capacity_unsaid: 0,
                 pace: Pace::default(),
                 speed: 1.0,
                 told_keeps: None,
@@ -359,6 +357,9 @@ impl Fleet {
             if let Some(host) = self.hosts.get_mut(usize::from(*place)) {
                 host.turn = turn as u16;
             }
+        }
+        for host in &mut self.hosts {
+            host.capacity_unsaid = capacity_unsaid;
         }
         let stays = |host: &Host| self.host(host.slot).is_some_and(|new| new.address == host.address);
         old.iter().filter(|host| !stays(host)).map(|host| host.slot).collect()

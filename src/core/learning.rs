@@ -47,7 +47,7 @@ impl BytesPerToken {
 /// How fast a host prefills: uncached tokens that stood before first bytes, over the time that these took.
 ///
 /// Sums, not a mean of ratios: a short prompt's time is mostly that of the step that is under way. Each observation is
-/// cut to a factor of [`Pace::ODD`] around what is known, and only the ratio to the fleet's median is used.
+/// cut to a factor of four around what is known, and only the ratio to the fleet's median is used.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pace {
     tokens: f64,
@@ -116,7 +116,7 @@ impl Keeps {
     /// believing too much.
     const LEAST: f64 = 0.5;
 
-    /// The share of the capacity, from [`Keeps::LEAST`] to 1.
+    /// The share of the capacity, from a half to 1.
     pub fn share(self) -> f64 {
         self.0
     }

@@ -117,7 +117,7 @@ impl Router {
         if !self.index.has_entries(config.index.entries) {
             self.index = Index::new(config.index.entries);
         }
-        for slot in self.fleet.assign(hosts) {
+        for slot in self.fleet.assign(hosts, config.routing.capacity_tokens) {
             self.index.forget(slot);
         }
         self.fleet.settle_cold();

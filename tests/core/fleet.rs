@@ -2,7 +2,7 @@
 
 use super::support::addresses;
 use super::test;
-use kvroute::core::fleet::{Fleet, Own, Polled, Slot, DEFAULT_CAPACITY_TOKENS};
+use kvroute::core::fleet::{Fleet, Own, Polled, Slot};
 use kvroute::core::index::{Liveness, Stamp};
 use kvroute::core::scrape::EngineSample;
 
@@ -31,7 +31,7 @@ fn the_clock_counts_tokens_that_entered_the_cache() {
 #[test]
 fn between_polls_the_clock_runs_by_what_was_sent() {
     let mut fleet = Fleet::default();
-    fleet.assign(&[(addresses(1).remove(0), Slot(0))]);
+    fleet.assign(&[(addresses(1).remove(0), Slot(0))], 400_000);
     let host = &mut fleet.hosts_mut()[0];
     host.polled = Polled { clock_tokens: 100, own_sent_tokens: 50, ..Polled::default() };
     host.own.sent_tokens = 80;
@@ -47,7 +47,7 @@ fn a_restart_expires_every_prefix() {
     let started_later = before.after(&later_start, &own, &own, 0, 20);
     for restarted in [counters_back, started_later] {
         let mut fleet = Fleet::default();
-        fleet.assign(&[(addresses(1).remove(0), Slot(0))]);
+        fleet.assign(&[(addresses(1).remove(0), Slot(0))], 400_000);
         let stamp = Stamp::at(before.clock_tokens);
         fleet.hosts_mut()[0].polled = before;
         assert!(fleet.holds(Slot(0), stamp));
@@ -102,12 +102,12 @@ fn counters_that_are_missing_once_are_not_a_restart() {
 #[test]
 fn a_host_forgets_after_its_own_capacity() {
     let mut fleet = Fleet::default();
-    fleet.assign(&[(addresses(1).remove(0), Slot(0))]);
+    fleet.assign(&[(addresses(1).remove(0), Slot(0))], 400_000);
     let at = |fleet: &mut Fleet, clock| {
         fleet.hosts_mut()[0].polled.clock_tokens = clock;
         fleet.holds(Slot(0), Stamp::at(0))
     };
-    assert!(at(&mut fleet, DEFAULT_CAPACITY_TOKENS - 64) && !at(&mut fleet, DEFAULT_CAPACITY_TOKENS));
+    assert!(at(&mut fleet, 400_000 - 64) && !at(&mut fleet, 400_000));
     fleet.hosts_mut()[0].polled.capacity_tokens = 64_000;
     assert!(at(&mut fleet, 63_900) && !at(&mut fleet, 64_000));
     assert!(!fleet.holds(Slot(9), Stamp::at(0)), "no such host");
@@ -117,9 +117,9 @@ fn a_host_forgets_after_its_own_capacity() {
 fn a_host_that_stays_keeps_what_is_known_of_it_and_one_that_changes_is_named() {
     let hosts = addresses(3);
     let mut fleet = Fleet::default();
-    fleet.assign(&[(hosts[0].clone(), Slot(0)), (hosts[1].clone(), Slot(1))]);
+    fleet.assign(&[(hosts[0].clone(), Slot(0)), (hosts[1].clone(), Slot(1))], 400_000);
     fleet.hosts_mut()[1].own.requests = 5;
-    let gone = fleet.assign(&[(hosts[1].clone(), Slot(1)), (hosts[2].clone(), Slot(0))]);
+    let gone = fleet.assign(&[(hosts[1].clone(), Slot(1)), (hosts[2].clone(), Slot(0))], 400_000);
     assert_eq!(gone, [Slot(0)]);
     assert_eq!(fleet.host(Slot(1)).expect("stays").own.requests, 5);
     assert_eq!(fleet.by_address(&hosts[2]).expect("new").slot, Slot(0));

@@ -15,7 +15,7 @@ type Heard = Vec<(u16, Vec<u64>)>;
 /// Hosts 0 to 3 under the given slots.
 fn fleet(slots: [u16; 4]) -> Fleet {
     let mut fleet = Fleet::default();
-    fleet.assign(&addresses(4).into_iter().zip(slots.map(Slot)).collect::<Vec<_>>());
+    fleet.assign(&addresses(4).into_iter().zip(slots.map(Slot)).collect::<Vec<_>>(), 400_000);
     fleet
 }
 
@@ -118,7 +118,7 @@ fn hosts_are_known_by_address_whatever_their_slots() {
     let heard = hear_by(&mut Incoming::default(), &value, &elsewhere);
     assert_eq!(heard.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [7, 3, 900, 0]);
     // A host that is not known here is none of this gateway's business.
-    elsewhere.assign(&[(addresses(4)[2].clone(), Slot(5))]);
+    elsewhere.assign(&[(addresses(4)[2].clone(), Slot(5))], 400_000);
     assert_eq!(hear_by(&mut Incoming::default(), &value, &elsewhere), [(5, placed(2).1)]);
 }
 
@@ -223,7 +223,7 @@ fn the_largest_fleet_fits() {
     let hosts: Vec<(String, Slot)> =
         (0..1_024).map(|n| (format!("[2001:db8:1111:2222:3333:4444:5555:{n:04x}]:65535"), Slot(n))).collect();
     let mut fleet = Fleet::default();
-    fleet.assign(&hosts);
+    fleet.assign(&hosts, 400_000);
     let mut outgoing = outgoing(1);
     let mut value = Vec::new();
     for _ in 0..8 {

@@ -31,6 +31,9 @@ pub struct Routing {
     /// Tokens a second that a host prefills, before any was observed: an 8B model on one large GPU. A common
     /// factor hardly matters, differences between hosts do.
     pub prefill_tokens_per_s: f64,
+    /// Tokens that a KV cache is taken to hold while its engine has not said: about what an 8B model leaves free on an
+    /// 80 GB GPU. Rather too large than too small: believing too little costs more than believing too much.
+    pub capacity_tokens: u64,
     /// Hosts within this share of the least cost, and [`Routing::tie_ms`], are as good as the best.
     pub tie_share: f64,
     /// See [`Routing::tie_share`]. Milliseconds.
@@ -62,6 +65,7 @@ impl Default for Routing {
             decode_ms: 20.0,
             waiting_weight: 3.0,
             prefill_tokens_per_s: 18_000.0,
+            capacity_tokens: 400_000,
             tie_share: 0.08,
             tie_ms: 2.0,
             home_credit: 0.9,
@@ -91,6 +95,12 @@ impl Routing {
                 1.0,
                 1e9,
             )?,
+            capacity_tokens: section.whole(
+                "capacity_tokens",
+                default.capacity_tokens as usize,
+                1_000,
+                100_000_000,
+            )? as u64,
             tie_share: section.number("tie_share", default.tie_share, 0.0, 10.0)?,
             tie_ms: section.number("tie_ms", default.tie_ms, 0.0, 60_000.0)?,
             home_credit: section.number("home_credit", default.home_credit, 0.0, 1.0)?,
