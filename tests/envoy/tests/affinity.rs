@@ -2,8 +2,9 @@
 
 use fleet::EngineOptions;
 use gateway::chat::Chat;
+use gateway::client::Connection;
 use gateway::envoy::Options;
-use gateway::testbed::Testbed;
+use gateway::testbed::{polled, Testbed};
 use gateway::workload::text::text;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -106,4 +107,33 @@ async fn the_engine_confirms_what_was_matched() {
     // Positions are remembered at depths that grow by a quarter, so a fifth may go unseen.
     assert!(matched > 6_000 && matched <= total, "{matched} of {total} bytes");
     assert!(second.usage.unwrap().cached * 4 >= matched, "{:?} for {matched} bytes", second.usage);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_with_one_new_prefix_stays_together_over_all_workers() {
+    let testbed = Testbed::start(8, EngineOptions::default(), Options::workers(8)).await.unwrap();
+    polled(&testbed.fleet).await.unwrap();
+    for burst in 0..3 {
+        // Connections first, spread over the workers, so that the burst is one.
+        let mut connections = Vec::new();
+        for _ in 0..40 {
+            connections.push(Connection::open(testbed.address).await.unwrap());
+        }
+        let lead = text(&mut ChaCha8Rng::seed_from_u64(480 + burst), 4_096);
+        let asked = connections.into_iter().enumerate().map(|(n, mut connection)| {
+            let chat = Chat::new(&lead).user(&format!("Question {n}?")).max_tokens(30);
+            tokio::spawn(async move { chat.send(&mut connection).await })
+        });
+        let mut hosts: BTreeMap<String, usize> = BTreeMap::new();
+        for reply in asked.collect::<Vec<_>>() {
+            let reply = reply.await.unwrap().unwrap();
+            *hosts.entry(reply.header("x-kvroute-host").to_owned()).or_default() += 1;
+        }
+        // Until a host has a batch of its own, then on to the next: 40 requests are hardly more than two such.
+        let mut counts: Vec<usize> = hosts.values().copied().collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let two: usize = counts.iter().take(2).sum();
+        assert!(two >= 28 && counts.len() <= 4, "{hosts:?}");
+        testbed.released().await.unwrap();
+    }
 }
