@@ -55,7 +55,35 @@ fn main() {
     measure(&format!("exposition, {} KB", page.len() / 1_000), "us", micros, "", || {
         black_box(read_engine(black_box(page.as_bytes()))).expect("an engine");
     });
+    if wanted("memory") {
+        memory();
+    }
 }
+
+/// What a worker's knowledge takes once its index is full, over many more prompts than it has entries.
+#[cfg(target_arch = "wasm32")]
+fn memory() {
+    let pages = || core::arch::wasm32::memory_size(0) as f64 / 16.0;
+    let mut router = busy_router(64);
+    let mut filled = 0.0;
+    for n in 0..200_000_u64 {
+        let mut prompt = Prompt::new(Api::Completions, &config(1).prompt);
+        prompt.feed(format!("{{\"prompt\":\"{n} {}\"}}", "x".repeat(4_000)).as_bytes());
+        prompt.finish();
+        router.remember(Slot((n % 64) as u16), &prompt, 0, true);
+        router.publish(1, NOW_MS);
+        if n == 100_000 {
+            filled = pages();
+        }
+    }
+    let grown = pages() - filled;
+    let (name, note) = ("memory, 200,000 prompts of 4 KB", format!("{grown:.1} since the 100,000th"));
+    println!("{name:<46} {:>7.1} MiB  {note:>22} {:>16}", pages(), "under 16");
+}
+
+/// Only a wasm module knows its memory.
+#[cfg(not(target_arch = "wasm32"))]
+fn memory() {}
 
 const NOW_MS: u64 = 1_000_000;
 
