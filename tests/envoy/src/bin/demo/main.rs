@@ -14,6 +14,7 @@ use gateway::testbed::{polled, released};
 use gateway::workload::plan::{Plan, Shape};
 use gateway::workload::replay::Replay;
 use gateway::workload::summary::Summary;
+use serde_json::json;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -86,7 +87,9 @@ async fn run(serve: bool) -> Result<ExitCode> {
     progress.say(&format!("starting 2 x {ENGINES} mock engines, and Envoy with two listeners"));
     // One fleet for each way, so that neither finds the other's caches.
     let (control, fleet) = (Fleet::start(ENGINES, engine()).await?, Fleet::start(ENGINES, engine()).await?);
+    // What the engines are, as an operator would say.
     let config = Config::quick_start()?
+        .plugin("/routing/prefill_tokens_per_s", json!(engine().prefill_tokens_per_s))
         .hosts(&fleet.addresses())
         .with_policy(Policy::RoundRobin, &control.addresses());
     let envoy = Envoy::start(&config, &Options::default()).await?;
