@@ -2,10 +2,12 @@
 
 use super::support::{addresses, chat, config, read, router};
 use super::test;
-use kvroute::core::fleet::{Polled, Slot};
+use kvroute::core::fleet::{Part, Polled, Slot};
+use kvroute::core::learning::Keeps;
 use kvroute::core::prompt::{Api, Outline, Prompt, Unread};
 use kvroute::core::route::{Decision, Reason, Walk};
 use kvroute::core::router::Router;
+use kvroute::core::snapshot::Snapshot;
 use std::collections::HashMap;
 
 const NOW_MS: u64 = 1_000_000;
@@ -311,8 +313,59 @@ fn router_hosts(router: &mut Router) -> Vec<Slot> {
 }
 
 fn set_polled(router: &mut Router, slot: Slot, polled: Polled) {
-    let mut snapshot = kvroute::core::snapshot::Snapshot::default();
+    let mut snapshot = Snapshot::default();
     let address = router.fleet().host(slot).expect("known").address.clone();
     snapshot.put(slot, &address, polled);
     router.apply(&snapshot);
+}
+
+/// A prompt of some 4,000 tokens.
+fn long() -> Prompt {
+    read(Api::Chat, chat(&"a system prompt of some length ".repeat(520), "question").as_bytes())
+}
+
+#[test]
+fn the_fuller_the_fleet_the_more_is_borne_for_not_computing_a_prompt_anew() {
+    let chosen = |queued: u64| {
+        let mut router = router(4);
+        router.remember(Slot(2), &long(), 0, true);
+        router.refresh(|slot, own, _| {
+            own.prefill_tokens = queued;
+            own.requests = if slot == Slot(2) { 30 } else { 0 };
+        });
+        ask(&router, &long()).hosts[0]
+    };
+    assert_ne!(chosen(0), Slot(2));
+    assert_eq!(chosen(36_000), Slot(2));
+}
+
+#[test]
+fn each_gateway_fills_its_own_part_of_the_hosts_first() {
+    for rank in 0..4 {
+        let mut router = router(8);
+        router.apply(&Snapshot { part: Part { rank, of: 4 }, ..Snapshot::default() });
+        let own =
+            |router: &Router, slot: Slot| Part { rank, of: 4 }.has(router.fleet().host(slot).expect("known"));
+        for n in 0..20 {
+            let chosen = ask(&router, &prompt(n)).hosts[0];
+            assert!(own(&router, chosen), "{chosen:?} by gateway {rank}");
+        }
+        // What another gateway's host holds is still found there.
+        let theirs = (0..8).map(Slot).find(|slot| !own(&router, *slot)).expect("six of them");
+        router.remember(theirs, &prompt(1), 0, true);
+        assert_eq!(ask(&router, &prompt(1)).hosts[0], theirs);
+    }
+}
+
+#[test]
+fn a_host_that_keeps_half_of_what_it_says_is_believed_half_as_long() {
+    let found = |share: f64| {
+        let mut router = router(2);
+        let polled = Polled { at_ms: NOW_MS, capacity_tokens: 100_000, ..Polled::default() };
+        set_polled(&mut router, Slot(1), Polled { keeps: Keeps::from_share(share), ..polled });
+        router.remember(Slot(1), &prompt(1), 0, true);
+        router.refresh(|_, own, _| own.sent_tokens = 75_000);
+        ask(&router, &prompt(1)).reason
+    };
+    assert_eq!((found(1.0), found(0.5)), (Reason::Prefix, Reason::Cold));
 }
