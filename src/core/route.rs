@@ -28,13 +28,12 @@
 //! the host that is computing its prefix, within the bounds that the constants set. Other workers know of it by a mark
 //! on the host, the anchor of the last cold prompt, before any journal has told them.
 
-use super::blocks::BlockHash;
+use super::blocks::{digest, BlockHash};
 use super::config::Routing;
 use super::fleet::{Fleet, Host, Part, Slot};
 use super::index::{Index, Liveness, Stamp, HOLDERS};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::Unread;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// How much of a prompt is taken to be on a host to which another worker has just sent one that begins alike.
 const MARKED: f64 = 0.95;
@@ -139,8 +138,8 @@ struct Holding {
 /// The walk of one prompt down the index: who holds how much.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Walk {
-    /// The seed it is walked under, and the positions passed.
-    seed: u64,
+    /// The view of the prompt that it walks along, and the positions passed.
+    view: u64,
     passed: usize,
     /// Hosts that hold something.
     held: Vec<Holding>,
@@ -156,11 +155,11 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Goes on under `seed` and answers how many positions have been passed. Under another seed than so
+    /// Goes on along a view of the prompt and answers how many positions have been passed. Along another than so
     /// far the walk begins anew.
-    pub fn resume_under(&mut self, seed: u64) -> usize {
-        if seed != self.seed {
-            *self = Self { seed, ..Self::default() };
+    pub fn resume(&mut self, view: u64) -> usize {
+        if view != self.view {
+            *self = Self { view, ..Self::default() };
         }
         self.passed
     }
@@ -499,7 +498,7 @@ impl Situation<'_> {
 /// falls on each host in proportion to its weight. Depends on the address alone, so that every worker
 /// and gateway computes the same, in whatever order it lists its hosts.
 fn rendezvous(anchor: BlockHash, address: &str) -> f64 {
-    let hash = xxh3_64_with_seed(address.as_bytes(), anchor.0);
+    let hash = BlockHash(digest(address.as_bytes())).under(anchor.0).0;
     // 53 bits into (0, 1].
     let uniform = ((hash >> 11) + 1) as f64 / (1_u64 << 53) as f64;
     -uniform.ln()

@@ -11,18 +11,12 @@ use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
-use super::prompt::{Outline, Unread};
+use super::prompt::{Outline, Unread, View};
 use super::route::{unshared, Ask, Decision, Reason, Situation, Walk};
 use super::shadow::Shadow;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
 use std::collections::HashMap;
-
-/// Tools alone are a prefix too: what two prompts share when their first messages differ.
-const TOOLS_ALONE: BlockHash = BlockHash(u64::from_be_bytes(*b"   tools"));
-
-/// Bytes of tools that are worth a lookup of their own.
-const LEAST_TOOLS_BYTES: u64 = 256;
 
 /// How fast a mean follows: one part in fifty, so that one odd request moves it by 2 %.
 const GAIN: f64 = 0.02;
@@ -70,6 +64,24 @@ struct Held {
     /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
     /// clock.
     over_at_ms: Option<u64>,
+}
+
+/// How much of a prompt the index knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Remembered {
+    /// The early view, as it was.
+    view: u64,
+    /// Positions of it.
+    depth: usize,
+    /// Whether the whole view is known too.
+    whole: bool,
+}
+
+impl Remembered {
+    /// Whether there is nothing to add: the prompt has been remembered to its end.
+    pub fn is_whole(self) -> bool {
+        self.whole
+    }
 }
 
 /// One worker's mind for one cluster.
@@ -145,15 +157,14 @@ impl Router {
         self.fleet.settle_cold();
     }
 
-    /// Goes on along the prompt's positions. `full` says that all that seeds the prompt has been read.
-    pub fn advance(&self, walk: &mut Walk, prompt: &impl Outline, full: bool) {
-        let seeds = prompt.seeds();
-        let seed = if full { seeds.full } else { seeds.early };
-        let from = walk.resume_under(seed);
-        for (block, bytes) in keys(prompt, seed, from) {
+    /// Goes on along the prompt's positions. `whole` says that all parts of the prompt have been read.
+    pub fn advance(&self, walk: &mut Walk, prompt: &impl Outline, whole: bool) {
+        let view = prompt.view(whole);
+        let from = walk.resume(view.id);
+        for (block, bytes) in view.keys().skip(from) {
             walk.step(block, bytes, &self.index, &self.fleet);
         }
-        walk.reached(prompt.positions().len());
+        walk.reached(view.depth());
     }
 
     /// Decides for a prompt of `bytes` bytes, read or announced, as far as it has been walked.
@@ -267,22 +278,26 @@ impl Router {
         }
     }
 
-    /// Remembers that a host was sent the prompt's positions from `from` on, and tells the other workers.
-    /// With `full`, under both seeds. Answers how many positions are now remembered.
-    pub fn remember(&mut self, slot: Slot, prompt: &impl Outline, from: usize, full: bool) -> usize {
+    /// Remembers that a host was sent what of the prompt is not `remembered` yet, and tells the other workers. With
+    /// `whole`, in both views.
+    pub fn remember(&mut self, slot: Slot, prompt: &impl Outline, remembered: &mut Remembered, whole: bool) {
         let stamp = self.stamp(slot);
-        let seeds = prompt.seeds();
+        let early = prompt.view(false);
+        if early.id != remembered.view {
+            *remembered = Remembered { view: early.id, ..Remembered::default() };
+        }
+        // What stood behind the text was not known before now.
+        let also = (whole && !remembered.whole).then(|| prompt.view(true)).filter(|view| view.id != early.id);
         let mut blocks = Vec::new();
-        let early = keys(prompt, seeds.early, from);
-        // The full seed was not known before now.
-        let also = (full && seeds.full != seeds.early).then(|| keys(prompt, seeds.full, 0));
-        for (block, _) in early.chain(also.into_iter().flatten()) {
+        let news = early.keys().skip(remembered.depth);
+        for (block, _) in news.chain(also.iter().flat_map(View::keys)) {
             if self.index.record(block, slot, stamp, &self.fleet) {
                 blocks.push(block);
             }
         }
         self.outbox.note(&Placement { slot, stamp, blocks });
-        prompt.positions().len()
+        remembered.depth = early.depth();
+        remembered.whole = whole;
     }
 
     /// Another worker placed a prompt.
@@ -317,12 +332,11 @@ impl Router {
         let from = std::mem::replace(&mut held.slot, to);
         let tokens = held.prefill_tokens as i64;
         let cold_mark = held.cold_mark;
-        if let Some((prompt, full)) = prompt {
-            let seeds = prompt.seeds();
-            for (block, _) in keys(prompt, seeds.early, 0).chain(keys(prompt, seeds.full, 0)) {
+        if let Some((prompt, whole)) = prompt {
+            for (block, _) in prompt.view(false).keys().chain(prompt.view(true).keys()) {
                 self.index.withdraw(block, from);
             }
-            self.remember(to, prompt, 0, full);
+            self.remember(to, prompt, &mut Remembered::default(), whole);
         }
         let unmarked = cold_mark.map(|_| 0);
         let left = Change {
@@ -466,15 +480,4 @@ impl Router {
         }
         change
     }
-}
-
-/// The keys of a prompt under one seed, from the position `from` on, with the prompt bytes up to each:
-/// its tools alone, then its text.
-fn keys(prompt: &impl Outline, seed: u64, from: usize) -> impl Iterator<Item = (BlockHash, u64)> + '_ {
-    let tools = prompt.tools_bytes();
-    let alone = (from == 0 && tools >= LEAST_TOOLS_BYTES).then_some((TOOLS_ALONE.under(seed), tools));
-    let positions = prompt.positions().get(from..).unwrap_or(&[]);
-    alone
-        .into_iter()
-        .chain(positions.iter().map(move |position| (position.hash.under(seed), position.bytes + tools)))
 }

@@ -8,6 +8,7 @@ use super::decided::{carry_out, shadow, Decided};
 use super::host::{self, Buffer, Headers};
 use super::reading::Reading;
 use super::worker::{now_ms, Worker};
+use crate::core::blocks::BlockHash;
 use crate::core::config::{Config, Mode};
 use crate::core::prompt::{classify, Api, Method, Outline, Unread};
 use crate::core::route::Decision;
@@ -16,7 +17,6 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use std::cell::RefCell;
 use std::rc::Rc;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Body bytes that are copied out of Envoy at a time.
 const SLICE: usize = 64 << 10;
@@ -157,7 +157,7 @@ impl Filter {
 
     /// Clients know neither of the numbers that decide.
     fn draw_mode(&self) -> Mode {
-        let lot = xxh3_64_with_seed(&self.stream.to_le_bytes(), self.worker.borrow().id);
+        let lot = BlockHash(self.worker.borrow().id).under(u64::from(self.stream)).0;
         self.config.mode.draw(lot)
     }
 
@@ -196,7 +196,7 @@ impl Filter {
                 _ => {}
             }
         }
-        Head { kind: classify(&request), length, has_body: !end_of_stream }
+        Head { kind: classify(&request, &self.config.prompt.paths), length, has_body: !end_of_stream }
     }
 
     /// Sends a request on whose prompt is not known.
@@ -313,12 +313,12 @@ impl Filter {
         let Some(reading) = &mut self.reading else {
             return;
         };
-        let full = reading.is_full();
-        reading.walked_full = full;
+        let whole = reading.is_whole();
+        reading.walked_whole = whole;
         let bytes = reading.prompt_bytes();
         let decision = {
             let mut worker = self.worker.borrow_mut();
-            worker.router.advance(&mut reading.walk, &reading.prompt, full);
+            worker.router.advance(&mut reading.walk, &reading.prompt, whole);
             worker.look_at_gauges(now_ns);
             let mut decision = worker.router.decide(&reading.walk, &reading.prompt, bytes, now_ms);
             worker.look_at_mark(&mut decision);
@@ -344,7 +344,7 @@ impl Filter {
 
     /// A prompt that was decided by its head has been read to its end: brings its host's books up to date.
     fn correct(&mut self) {
-        let Some(reading) = self.reading.as_mut().filter(|reading| !reading.walked_full) else { return };
+        let Some(reading) = self.reading.as_mut().filter(|reading| !reading.walked_whole) else { return };
         let mut worker = self.worker.borrow_mut();
         worker.router.advance(&mut reading.walk, &reading.prompt, false);
         let change = worker.router.correct(self.stream, &reading.walk, &reading.prompt);
@@ -357,13 +357,11 @@ impl Filter {
         let (Some(slot), Some(reading)) = (slot, &mut self.reading) else {
             return;
         };
-        let full = reading.is_full();
-        if reading.remembered_full {
+        if reading.remembered.is_whole() {
             return;
         }
-        let mut worker = self.worker.borrow_mut();
-        reading.remembered = worker.router.remember(slot, &reading.prompt, reading.remembered, full);
-        reading.remembered_full = full;
+        let whole = reading.is_whole();
+        self.worker.borrow_mut().router.remember(slot, &reading.prompt, &mut reading.remembered, whole);
     }
 
     /// The answer begins, or Envoy's in its place: who served, and how well?
@@ -411,7 +409,7 @@ impl Filter {
                 worker.router.outcome(*tried, now_ms);
             }
             if let Some(slot) = slot {
-                let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_full()));
+                let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_whole()));
                 let changes = worker.router.moved(self.stream, slot, prompt);
                 changes.into_iter().flatten().for_each(|change| worker.apply(Some(change)));
                 decided.slot = Some(slot);

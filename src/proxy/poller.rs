@@ -11,12 +11,12 @@ use super::host::{self, Buffer, Headers};
 use super::shared::Lease;
 use super::stats::PollFailure;
 use super::worker::Worker;
+use crate::core::blocks::digest;
 use crate::core::config::Config;
 use crate::core::fleet::{Own, Part, Polled, Slot};
 use crate::core::scrape::engine::MAX_BODY_BYTES;
 use crate::core::scrape::{read_engine, EngineSample};
 use crate::core::snapshot::Snapshot;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Milliseconds for which the lease is taken: a leader that is gone is replaced within this time.
 const LEASE_MS: u64 = 2_000;
@@ -61,7 +61,7 @@ struct Call {
 impl Poller {
     /// The part of a root with this configuration, as Envoy handed it over.
     pub fn new(configuration: &[u8]) -> Self {
-        Self { fingerprint: xxh3_64(configuration), generation: None, leading: None }
+        Self { fingerprint: digest(configuration), generation: None, leading: None }
     }
 
     /// Takes or keeps the lead if it can, and polls whoever is due. `part` is for the snapshot, once it is known.

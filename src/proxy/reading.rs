@@ -3,6 +3,7 @@
 use crate::core::config;
 use crate::core::prompt::{Api, Outline, Prompt};
 use crate::core::route::Walk;
+use crate::core::router::Remembered;
 
 /// The longest prompt that a `content-length` is believed to announce, as a multiple of what is hashed. It
 /// bounds what a false one can add to a host's books.
@@ -18,12 +19,10 @@ pub struct Reading {
     pub fed: usize,
     /// Whether the body has ended.
     pub ended: bool,
-    /// Whether it was walked under the full seed when it was decided.
-    pub walked_full: bool,
-    /// Positions that the index knows.
-    pub remembered: usize,
-    /// Whether it knows them under the full seed too.
-    pub remembered_full: bool,
+    /// Whether all parts of the prompt were known when it was decided.
+    pub walked_whole: bool,
+    /// How much of it the index knows.
+    pub remembered: Remembered,
     length: Option<u64>,
     most_bytes: u64,
 }
@@ -36,16 +35,15 @@ impl Reading {
             walk: Walk::default(),
             fed: 0,
             ended: false,
-            walked_full: false,
-            remembered: 0,
-            remembered_full: false,
+            walked_whole: false,
+            remembered: Remembered::default(),
             length,
             most_bytes: settings.max_bytes as u64 * BELIEVED,
         }
     }
 
     /// Whether all that tells this prompt from others has been read.
-    pub fn is_full(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.ended || self.prompt.is_read()
     }
 
@@ -59,7 +57,7 @@ impl Reading {
     /// is prompt in any body long enough to be decided early.
     pub fn prompt_bytes(&self) -> u64 {
         let read = self.prompt.bytes();
-        if self.is_full() {
+        if self.is_whole() {
             return read;
         }
         let rest = self.length.map_or(0, |length| length.saturating_sub(self.fed as u64));

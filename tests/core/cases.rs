@@ -30,7 +30,7 @@ fn placed(hosts: usize, prompts: impl IntoIterator<Item = Prompt>) -> HashMap<St
         router.advance(&mut walk, &prompt, true);
         let decision = router.decide(&walk, &prompt, prompt.bytes(), 1_000);
         router.commit(stream as u32, &decision, 1_000);
-        router.remember(decision.hosts[0], &prompt, 0, true);
+        router.remember(decision.hosts[0], &prompt, &mut Default::default(), true);
         router.end(stream as u32);
         *count.entry(addresses(hosts)[usize::from(decision.hosts[0].0)].clone()).or_default() += 1;
     }
@@ -167,7 +167,7 @@ fn the_pieces_in_which_a_body_comes_do_not_matter() {
         format!(r#"{{"model":"m","messages":[{},{}]}}"#, text("system", &system), text("user", "Go on."));
     let body = body.as_bytes();
     let whole = read(Api::Chat, body);
-    assert!(whole.positions().len() > 20 && whole.bytes() > 100_000);
+    assert!(super::support::depth(&whole) > 20 && whole.bytes() > 100_000);
     let accent = body.iter().position(|&byte| byte == 0xC3).expect("é");
     let escape = body.windows(2).position(|pair| pair == br"\u").expect("an escape");
     let (head, rest) = body.split_at(300);

@@ -348,7 +348,7 @@ fn another_gateway_routes_by_what_it_heard_and_tells_nobody() {
     };
     // Where the other, knowing nothing, would not send it.
     let unexpected = (0..4).map(Slot).find(|slot| *slot != decide(&b.router).hosts[0]).expect("four hosts");
-    a.router.remember(unexpected, &prompt, 0, true);
+    a.router.remember(unexpected, &prompt, &mut Default::default(), true);
     let value = a.publish();
     assert_eq!(b.hear(&mut Incoming::default(), &value), 1);
     let decision = decide(&b.router);
@@ -363,7 +363,7 @@ fn what_was_news_reaches_the_other_workers_of_the_gateway() {
     let mut a = Gateway::new(1);
     let (mut leader, mut other) = (router(4), router(4));
     let prompt = read(Api::Chat, chat(&"system prompt ".repeat(300), "question").as_bytes());
-    a.router.remember(Slot(3), &prompt, 0, true);
+    a.router.remember(Slot(3), &prompt, &mut Default::default(), true);
     let value = a.publish();
     let fleet = here();
     let mut passed_on = Outbox::default();

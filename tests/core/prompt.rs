@@ -15,33 +15,60 @@ fn post<'a>(path: &'a str) -> Method<'a> {
     }
 }
 
+fn known(request: &Method) -> Result<Api, Unread> {
+    classify(request, &[])
+}
+
 #[test]
 fn the_request_line_and_headers_tell_whether_there_is_a_prompt() {
     for path in
         ["/v1/chat/completions", "/tenant/v1/chat/completions?x=/v1/completions", "/v1/chat/completions/"]
     {
-        assert_eq!(classify(&post(path)), Ok(Api::Chat), "{path}");
+        assert_eq!(known(&post(path)), Ok(Api::Chat), "{path}");
     }
-    assert_eq!(classify(&post("/v1/completions")), Ok(Api::Completions));
-    for path in ["/v1/models", "/v1/embeddings", "/", "", "/v1/chat/completions/render", "?/v1/completions"] {
-        assert_eq!(classify(&post(path)), Err(Unread::Path), "{path}");
+    assert_eq!(known(&post("/v1/completions")), Ok(Api::Completions));
+    for (path, api) in [
+        ("/v1/chat/completions/batch", Api::Chat),
+        ("/v1/responses", Api::Responses),
+        ("/gateway/v1/messages?beta=true", Api::Messages),
+        ("/generate", Api::Generate),
+        ("/inference/v1/generate", Api::Generate),
+        ("/generate_stream", Api::Generate),
+        ("/invocations", Api::Invocations),
+    ] {
+        assert_eq!(known(&post(path)), Ok(api), "{path}");
     }
+    for path in ["/v1/models", "/", "", "/v1/responses/resp_1/cancel", "?/v1/completions"] {
+        assert_eq!(known(&post(path)), Err(Unread::Path), "{path}");
+    }
+    for path in
+        ["/v1/embeddings", "/pooling", "/v2/rerank", "/v1/score", "/tokenize", "/v1/completions/render"]
+    {
+        assert_eq!(known(&post(path)), Err(Unread::NoReuse), "{path}");
+    }
+    let more = [("/ask".to_owned(), Api::Messages), ("/v1/embeddings".to_owned(), Api::Completions)];
+    assert_eq!(classify(&post("/tenant/ask?x"), &more), Ok(Api::Messages));
+    assert_eq!(
+        classify(&post("/v1/embeddings"), &more),
+        Ok(Api::Completions),
+        "the operator's word goes first"
+    );
     let chat = post("/v1/chat/completions");
-    assert_eq!(classify(&Method { method: b"GET", ..chat }), Err(Unread::Path));
-    assert_eq!(classify(&Method { method: b"CONNECT", ..chat }), Err(Unread::Upgrade));
-    assert_eq!(classify(&Method { upgrade: true, ..chat }), Err(Unread::Upgrade));
-    assert_eq!(classify(&Method { end_of_stream: true, ..chat }), Err(Unread::NoBody));
+    assert_eq!(known(&Method { method: b"GET", ..chat }), Err(Unread::Path));
+    assert_eq!(known(&Method { method: b"CONNECT", ..chat }), Err(Unread::Upgrade));
+    assert_eq!(known(&Method { upgrade: true, ..chat }), Err(Unread::Upgrade));
+    assert_eq!(known(&Method { end_of_stream: true, ..chat }), Err(Unread::NoBody));
     let typed = |content_type| Method { content_type: Some(content_type), ..chat };
     for json in [b"Application/JSON; charset=utf-8".as_slice(), b"text/plain", b"application/ld+json", b""] {
-        assert_eq!(classify(&typed(json)), Ok(Api::Chat));
+        assert_eq!(known(&typed(json)), Ok(Api::Chat));
     }
     for other in [b"multipart/form-data; boundary=x".as_slice(), b"application/grpc", b"\xFF\xFE"] {
-        assert_eq!(classify(&typed(other)), Err(Unread::Encoding));
+        assert_eq!(known(&typed(other)), Err(Unread::Encoding));
     }
     let encoded = |encoding| Method { content_encoding: Some(encoding), ..chat };
-    assert_eq!(classify(&encoded(b"identity".as_slice())), Ok(Api::Chat));
+    assert_eq!(known(&encoded(b"identity".as_slice())), Ok(Api::Chat));
     for encoding in [b"gzip".as_slice(), b"GZIP", b"zstd", b"br"] {
-        assert_eq!(classify(&encoded(encoding)), Err(Unread::Encoding));
+        assert_eq!(known(&encoded(encoding)), Err(Unread::Encoding));
     }
 }
 
@@ -55,8 +82,8 @@ fn the_order_of_keys_does_not_matter_at_the_end() {
         assert_eq!(keys(&first), keys(&read(order)));
         assert_eq!(first.bytes(), read(order).bytes());
     }
-    assert_eq!(first.seeds().early, first.seeds().full);
-    assert_ne!(read([&messages, r#""model":"m""#, tools]).seeds().early, first.seeds().full);
+    assert_eq!(first.view(false).id, first.view(true).id);
+    assert_ne!(read([&messages, r#""model":"m""#, tools]).view(false).id, first.view(true).id);
 }
 
 #[test]
@@ -121,9 +148,10 @@ fn hashing_stops_at_the_bound_and_counting_does_not() {
     let prompt = read(Api::Completions, body.as_bytes());
     assert_eq!(prompt.bytes(), 2 << 20);
     let settings = settings();
-    assert!(prompt.positions().iter().all(|position| position.bytes <= settings.max_bytes as u64));
-    assert!(prompt.positions().len() < 50);
-    assert!(std::mem::size_of::<Prompt>() < 1_024, "a stream's fixed memory");
+    assert!(prompt.view(true).keys().all(|(_, bytes)| bytes <= settings.max_bytes as u64));
+    assert!(prompt.view(true).depth() < 50);
+    let fixed = std::mem::size_of::<Prompt>();
+    assert!(fixed < 1_280, "a stream's fixed memory: {fixed} bytes");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn ask(router: &Router, prompt: &Prompt) -> Decision {
 fn send(router: &mut Router, stream: u32, prompt: &Prompt) -> Decision {
     let decision = ask(router, prompt);
     router.commit(stream, &decision, NOW_MS);
-    router.remember(decision.hosts[0], prompt, 0, true);
+    router.remember(decision.hosts[0], prompt, &mut Default::default(), true);
     decision
 }
 
@@ -85,7 +85,7 @@ fn a_prefix_that_every_host_holds_goes_to_one_of_them_when_there_is_no_load() {
     let shared = "the popular system prompt ".repeat(400);
     let question = |n: u32| read(Api::Chat, chat(&shared, &format!("question {n}")).as_bytes());
     for slot in 0..4 {
-        router.remember(Slot(slot), &question(1_000), 0, true);
+        router.remember(Slot(slot), &question(1_000), &mut Default::default(), true);
     }
     let mut homes = HashMap::new();
     for n in 0..50 {
@@ -328,7 +328,7 @@ fn long() -> Prompt {
 fn the_fuller_the_fleet_the_more_is_borne_for_not_computing_a_prompt_anew() {
     let chosen = |queued: u64| {
         let mut router = router(4);
-        router.remember(Slot(2), &long(), 0, true);
+        router.remember(Slot(2), &long(), &mut Default::default(), true);
         router.refresh(|slot, own, _| {
             own.prefill_tokens = queued;
             own.requests = if slot == Slot(2) { 30 } else { 0 };
@@ -352,7 +352,7 @@ fn each_gateway_fills_its_own_part_of_the_hosts_first() {
         }
         // What another gateway's host holds is still found there.
         let theirs = (0..8).map(Slot).find(|slot| !own(&router, *slot)).expect("six of them");
-        router.remember(theirs, &prompt(1), 0, true);
+        router.remember(theirs, &prompt(1), &mut Default::default(), true);
         assert_eq!(ask(&router, &prompt(1)).hosts[0], theirs);
     }
 }
@@ -363,7 +363,7 @@ fn a_host_that_keeps_half_of_what_it_says_is_believed_half_as_long() {
         let mut router = router(2);
         let polled = Polled { at_ms: NOW_MS, capacity_tokens: 100_000, ..Polled::default() };
         set_polled(&mut router, Slot(1), Polled { keeps: Keeps::from_share(share), ..polled });
-        router.remember(Slot(1), &prompt(1), 0, true);
+        router.remember(Slot(1), &prompt(1), &mut Default::default(), true);
         router.refresh(|_, own, _| own.sent_tokens = 75_000);
         ask(&router, &prompt(1)).reason
     };

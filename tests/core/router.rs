@@ -98,7 +98,7 @@ fn another_worker_knows_a_placement_after_one_reading() {
     // Where the other worker, knowing nothing, would not send it.
     let unexpected =
         (0..4).map(Slot).find(|slot| *slot != decide(&there, &prompt).hosts[0]).expect("four hosts");
-    here.remember(unexpected, &prompt, 0, true);
+    here.remember(unexpected, &prompt, &mut Default::default(), true);
     let value = here.publish(1, NOW_MS);
     Inbox::default().read(&value, |placement| there.hear(&placement));
     let decision = decide(&there, &prompt);
@@ -111,7 +111,7 @@ fn a_request_served_elsewhere_is_remembered_there() {
     let prompt = prompt(1);
     let decision = decide(&router, &prompt);
     router.commit(1, &decision, NOW_MS);
-    router.remember(decision.hosts[0], &prompt, 0, true);
+    router.remember(decision.hosts[0], &prompt, &mut Default::default(), true);
     let served = decision.hosts[1];
     router.moved(1, served, Some((&prompt, true)));
     router.end(1);
@@ -128,7 +128,7 @@ fn a_long_prompt_decided_by_its_head_is_found_by_its_head_and_by_all_of_it() {
     head.feed(&body.as_bytes()[..30_000]);
     let mut router = router(4);
     let whole = read(Api::Chat, body.as_bytes());
-    router.remember(Slot(3), &whole, 0, true);
+    router.remember(Slot(3), &whole, &mut Default::default(), true);
     let matched = |prompt: &Prompt, full: bool| {
         let mut walk = Walk::default();
         router.advance(&mut walk, prompt, full);
@@ -157,7 +157,7 @@ fn tools_are_a_prefix_of_their_own() {
         read(Api::Chat, body.as_bytes())
     };
     let mut router = router(4);
-    router.remember(Slot(2), &ask("one"), 0, true);
+    router.remember(Slot(2), &ask("one"), &mut Default::default(), true);
     let decision = decide(&router, &ask("another"));
     assert_eq!((decision.hosts[0], decision.reason), (Slot(2), Reason::Prefix));
     assert!(decision.matched_bytes > 4_000);
@@ -189,7 +189,7 @@ fn a_long_conversation_decided_by_its_head_stays_and_its_books_are_corrected() {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#);
     let whole = read(Api::Chat, body.as_bytes());
     let mut router = router(4);
-    router.remember(Slot(3), &whole, 0, true);
+    router.remember(Slot(3), &whole, &mut Default::default(), true);
     let mut prompt = Prompt::new(Api::Chat, &super::support::settings());
     let mut walk = Walk::default();
     prompt.feed(&body.as_bytes()[..30_720]);
@@ -234,7 +234,7 @@ impl Workers {
         gauge.sent_tokens += change.sent_tokens as u64;
         gauge.cold_placed += change.cold as u64;
         gauge.cold_mark = change.cold_mark.unwrap_or(gauge.cold_mark);
-        router.remember(slot, prompt, 0, true);
+        router.remember(slot, prompt, &mut Default::default(), true);
         slot
     }
 }

@@ -49,14 +49,19 @@ pub fn read_in_pieces<'a>(api: Api, pieces: impl IntoIterator<Item = &'a [u8]>) 
 
 /// The hashes under which a prompt is known at its end.
 pub fn keys(prompt: &Prompt) -> Vec<BlockHash> {
-    let seed = prompt.seeds().full;
-    prompt.positions().iter().map(|position| position.hash.under(seed)).collect()
+    prompt.view(true).keys().map(|(block, _)| block).collect()
 }
 
 /// Prompt bytes up to the deepest position that both prompts have in common.
 pub fn common_bytes(a: &Prompt, b: &Prompt) -> u64 {
-    let common = keys(a).into_iter().zip(keys(b)).take_while(|(a, b)| a == b).count();
-    common.checked_sub(1).and_then(|last| a.positions().get(last)).map_or(0, |position| position.bytes)
+    let (a, b) = (a.view(true), b.view(true));
+    let common = a.keys().zip(b.keys()).take_while(|(a, b)| a == b);
+    common.last().map_or(0, |((_, bytes), _)| bytes)
+}
+
+/// Positions of a prompt at its end.
+pub fn depth(prompt: &Prompt) -> usize {
+    prompt.view(true).depth()
 }
 
 /// A chat with one system and one user message.

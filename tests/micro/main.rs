@@ -32,7 +32,7 @@ fn main() {
             let mut prompt = Prompt::new(api, &settings);
             prompt.feed(black_box(&body));
             prompt.finish();
-            black_box(prompt.positions().len());
+            black_box(prompt.view(true).depth());
         });
     }
     let micros = |s: f64| s * 1e6;
@@ -49,7 +49,7 @@ fn main() {
     let prompts: Vec<Prompt> = (0..512).map(long_prompt).collect();
     measure("remember, 64 KiB prompt", "us", micros, "", || {
         n += 1;
-        router.remember(Slot((n % 64) as u16), &prompts[n % 512], 0, true);
+        router.remember(Slot((n % 64) as u16), &prompts[n % 512], &mut Default::default(), true);
     });
     let page = exposition();
     measure(&format!("exposition, {} KB", page.len() / 1_000), "us", micros, "", || {
@@ -70,7 +70,7 @@ fn memory() {
         let mut prompt = Prompt::new(Api::Completions, &config(1).prompt);
         prompt.feed(format!("{{\"prompt\":\"{n} {}\"}}", "x".repeat(4_000)).as_bytes());
         prompt.finish();
-        router.remember(Slot((n % 64) as u16), &prompt, 0, true);
+        router.remember(Slot((n % 64) as u16), &prompt, &mut Default::default(), true);
         router.publish(1, NOW_MS);
         if n == 100_000 {
             filled = pages();
@@ -182,7 +182,7 @@ fn busy_router(hosts: usize) -> Router {
     }
     router.apply(&snapshot);
     for slot in 0..4 {
-        router.remember(Slot(slot), &long_prompt(0), 0, true);
+        router.remember(Slot(slot), &long_prompt(0), &mut Default::default(), true);
     }
     router
 }

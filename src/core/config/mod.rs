@@ -7,13 +7,17 @@
 
 mod learning;
 mod mode;
+mod pattern;
 mod peers;
+mod prompt;
 mod protobuf;
 mod routing;
 
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
+pub use pattern::Pattern;
 pub use peers::{Peers, Secret};
+pub use prompt::{Prompt, Session, ToolsPlace};
 pub use routing::Routing;
 
 use serde_json::{Map, Value};
@@ -46,6 +50,8 @@ pub struct Config {
     pub poll: Poll,
     /// Reading of prompts.
     pub prompt: Prompt,
+    /// What names a conversation when its prompt is not in the request.
+    pub session: Session,
     /// The table that remembers who was sent what.
     pub index: Index,
     /// Constants of the decision.
@@ -68,18 +74,6 @@ pub struct Poll {
     pub timeout_ms: u64,
     /// Milliseconds after which an answer no longer counts and the host is *unknown*.
     pub stale_after_ms: u64,
-}
-
-/// Reading of prompts.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Prompt {
-    /// Bytes of prompt text in one hash block.
-    pub block_bytes: usize,
-    /// The most body bytes that are held back before the decision. Must stay below the connection
-    /// buffer limit of the listener (Envoy Gateway: 32 KiB), or Envoy answers 413.
-    pub hold_bytes: usize,
-    /// The most prompt bytes that are hashed; what follows is length only.
-    pub max_bytes: usize,
 }
 
 /// The table that remembers who was sent what.
@@ -138,6 +132,7 @@ impl Config {
             mode: Modes::take(&mut section, "mode")?,
             poll: Poll::take(section.section("poll")?)?,
             prompt: Prompt::take(section.section("prompt")?)?,
+            session: Session::take(section.section("session")?)?,
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
@@ -165,19 +160,6 @@ impl Poll {
             timeout_ms: timeout_ms as u64,
             stale_after_ms: stale_after_ms as u64,
         })
-    }
-}
-
-impl Prompt {
-    fn take(mut section: Section) -> Result<Self, Refusal> {
-        let prompt = Self {
-            block_bytes: section.whole("block_bytes", 256, 32, 4_096)?,
-            // 32 KiB less a margin: what one more read may add before the filter is called.
-            hold_bytes: section.whole("hold_bytes", 30_720, 0, 64 << 20)?,
-            max_bytes: section.whole("max_bytes", 1 << 20, 4_096, 64 << 20)?,
-        };
-        section.finish()?;
-        Ok(prompt)
     }
 }
 
@@ -260,14 +242,45 @@ impl Section {
     }
 
     fn header_name(&mut self, name: &str, default: &str) -> Result<String, Refusal> {
-        let Some(header) = self.text(name)? else {
-            return Ok(default.to_owned());
-        };
-        let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
-        if header.is_empty() || !header.bytes().all(valid) {
-            return Err(self.refuse(name, "must be a lower-case header name"));
+        match self.text(name)? {
+            None => Ok(default.to_owned()),
+            Some(header) if is_header_name(&header) => Ok(header),
+            Some(_) => Err(self.refuse(name, "must be a lower-case header name")),
         }
-        Ok(header)
+    }
+
+    fn header_names(&mut self, name: &str, default: &[&str], most: usize) -> Result<Vec<String>, Refusal> {
+        if !self.has(name) {
+            return Ok(default.iter().map(|&header| header.to_owned()).collect());
+        }
+        let headers = self.texts(name, most)?;
+        match headers.iter().position(|header| !is_header_name(header)) {
+            None => Ok(headers),
+            Some(n) => Err(self.refuse(&format!("{name}[{n}]"), "must be a lower-case header name")),
+        }
+    }
+
+    /// A list of strings; none where it is absent.
+    fn texts(&mut self, name: &str, most: usize) -> Result<Vec<String>, Refusal> {
+        let list = match self.take(name) {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(list)) => list,
+            Some(other) => return Err(self.wrong(name, "a list of strings", &other)),
+        };
+        if list.len() > most {
+            return Err(self.refuse(name, &format!("must hold at most {most} strings, got {}", list.len())));
+        }
+        let text = |(n, value)| match value {
+            Value::String(text) if !text.is_empty() => Ok(text),
+            Value::String(_) => Err(self.refuse(&format!("{name}[{n}]"), "must not be empty")),
+            other => Err(self.wrong(&format!("{name}[{n}]"), "a string", &other)),
+        };
+        list.into_iter().enumerate().map(text).collect()
+    }
+
+    /// The keys that are there.
+    fn names(&self) -> Vec<String> {
+        self.map.keys().cloned().collect()
     }
 
     fn flag(&mut self, name: &str, default: bool) -> Result<bool, Refusal> {
@@ -357,6 +370,12 @@ fn refuse(key: &str, problem: &str) -> Refusal {
 pub fn is_envoy_address(text: &str) -> bool {
     text.parse::<std::net::SocketAddr>()
         .is_ok_and(|address| address.to_string() == text && address.port() != 0)
+}
+
+/// As Envoy keeps them.
+fn is_header_name(text: &str) -> bool {
+    let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+    !text.is_empty() && text.bytes().all(valid)
 }
 
 /// A number for a message, to thousandths: the libraries' ways to print a float are 15 KiB of wasm and more.

@@ -1,28 +1,27 @@
-//! Which strings of the body are prompt? Follows the scanner through the document.
+//! Which strings of the body are prompt, and where do they stand in it? Follows the scanner through the document.
 //!
-//! The text handed to the blocks is framed by bytes that UTF-8 never contains, so that no prompt text
-//! can look like framing: a message is `header, role, body, text, fields..`. Where engines render alike,
-//! the framed text is alike: content as a string, or as parts of type text; `null`, `""` and absent.
+//! Text goes into the open [`Section`] as it comes. Everything else that tells prompts apart (roles, tool calls,
+//! images, options) becomes a digest and enters where its section ends, so that neither the order of keys nor the way
+//! a value is written matters. Where engines render alike, the hashes are alike: content as a string or as parts of
+//! type text; `null`, `""`, `[]` and absent; instructions as a key of their own or as the first message.
+//!
+//! A key that stands twice counts as it does in the engine's parser: the last one wins.
 
+use super::chain::{Chain, Section};
 use super::json::{Container, Sink};
-use super::role::Role;
-use super::text::Text;
-use super::{Api, Position, Seeds};
-use crate::core::blocks::Blocks;
-use crate::core::config;
-use xxhash_rust::xxh3::xxh3_64;
+use super::keys::{self, MessageKey, PartKey, Use};
+use super::leave_out::Gathered;
+use super::value::{Digest, Value};
+use super::{Api, Part, View};
+use crate::core::blocks::{digest, BlockHash};
+use crate::core::bytes::Short;
+use crate::core::config::{self, ToolsPlace};
 
-/// Framing bytes. 0xF8 to 0xFF occur in no UTF-8 text.
+/// Framing bytes of tools. 0xF8 to 0xFF occur in no UTF-8 text, so that no text can look like framing.
 mod frame {
-    /// A message begins; its role follows.
-    pub const MESSAGE: u8 = 0xFF;
-    /// The role ends, the content begins.
-    pub const CONTENT: u8 = 0xFE;
-    /// A role that came behind the content.
-    pub const LATE_ROLE: u8 = 0xFD;
     /// A key begins.
     pub const KEY: u8 = 0xFC;
-    /// A key, string or number ends; also stands between two prompts of one request.
+    /// A key, string or number ends.
     pub const END: u8 = 0xFB;
     /// An object or array begins.
     pub const OPEN: u8 = 0xFA;
@@ -30,102 +29,200 @@ mod frame {
     pub const CLOSE: u8 = 0xF9;
 }
 
-/// Block size of the digests (model, salt, tools): only their identity matters, not where they differ.
-const DIGEST_BLOCK: usize = 256;
+/// What a message's framing in the template counts as: a role and two marks, two or three tokens.
+const FRAME_BYTES: u64 = 8;
+
+/// What an image, sound or film counts as, whatever its file's size: some 1,000 tokens, as vision models make of a
+/// picture of a megapixel.
+const MEDIA_BYTES: u64 = 4 << 10;
+
+/// The longest role that is told apart; real ones are under 16 bytes.
+const ROLE: usize = 30;
+
+/// Open containers where a tool's own keys stand: the request, the list, the tool.
+const TOOL_DEPTH: usize = 3;
+
+/// What is no token id stands behind this.
+const NO_ID: u32 = u32::MAX;
 
 /// What a value of the document is, from where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The whole request.
     Root,
+    /// A list of messages, or of conversations.
     Messages,
     Message,
     Role,
-    /// Text of the prompt, or a list of parts.
+    /// Text of a message, or a list of parts.
     Content,
     Parts,
     Part,
+    /// The instructions: text, or a list of parts.
+    System,
+    SystemParts,
+    /// A text, or a list of messages.
+    Input,
     /// `prompt`, or an element of it.
     Prompt,
     /// A list of prompts, or of token ids.
     Prompts,
-    /// A field of a message or part: hashed as it is written, whitespace aside.
-    Field,
-    Model,
-    Salt,
-    /// Hashed into the seed.
+    /// The list of tools, and what stands in it: hashed as it is written, whitespace aside.
     Tools,
+    Tool,
+    /// Becomes a digest.
+    Value(Target),
+    TemplateOptions,
+    Parameters,
     Stream,
     /// Not part of the prompt.
     Ignored,
 }
 
+/// Where a digest goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Model,
+    /// Of the request's key at this place in the table.
+    Seed(usize),
+    Option,
+    Ending,
+    Session,
+    PreviousResponse,
+    Before,
+    Behind,
+    Field,
+    Media,
+    Uuid,
+}
+
 /// The shape of the prompt; part of the seed, since the same bytes mean different tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    #[default]
-    Unknown,
     Chat,
     Text,
     TokenIds,
 }
 
-/// Receives the scanner's tokens and turns them into blocks and seeds.
+/// Where the open section stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Open {
+    /// Not known yet, or not to be told yet.
+    #[default]
+    Withheld,
+    Tools,
+    System,
+    Text,
+}
+
+/// The message of the open section.
+#[derive(Debug, Default)]
+struct Message {
+    is_open: bool,
+    role: Short<ROLE>,
+    /// Digests of what stands before and behind the content.
+    before: u64,
+    behind: u64,
+    /// Bytes of both.
+    bytes: u64,
+    has_content: bool,
+    /// Whether there is text already: parts are joined.
+    joined: bool,
+}
+
+/// A part of a message's content.
+#[derive(Debug, Default)]
+struct Piece {
+    fields: u64,
+    media: u64,
+    uuid: u64,
+    bytes: u64,
+}
+
+/// What was known when the text began.
+#[derive(Debug, Clone, Copy)]
+struct Early {
+    base: u64,
+    tools: bool,
+    system: bool,
+}
+
+/// Receives the scanner's tokens and turns them into chains and seeds.
 #[derive(Debug)]
 pub(super) struct Fields {
     api: Api,
+    tools_place: ToolsPlace,
     /// The open containers, outermost first. The scanner bounds its length.
     places: Vec<Place>,
     /// What the next value is: set by a key, or by the array it stands in.
     next: Place,
-    text: Text,
-    model: Option<Blocks>,
-    salt: Option<Blocks>,
-    tools: Option<Blocks>,
+    tools: Chain,
+    system: Chain,
+    text: Chain,
+    section: Section,
+    open: Open,
+    message: Message,
+    pieces: Vec<Piece>,
+    gathered: Gathered,
+    value: Value,
+    /// The digest of the key of the value that is being digested.
+    value_key: u64,
+    /// A key of a tool, held until its value shows that it is not null.
+    tool_key: Vec<u8>,
     shape: Shape,
-    early: Option<u64>,
+    model: u64,
+    /// Digests of what seeds, by the key's place in the table, and the sum of those of the template's options.
+    seeds: Vec<(usize, u64)>,
+    options: u64,
+    ending: u64,
+    ending_bytes: u64,
+    session: u64,
+    previous_response: u64,
     stream: bool,
-    role: Role,
-    header_sent: bool,
-    /// A key of a field, held until its value shows that it is not null.
-    key: Vec<u8>,
-    /// Whether the message has text already: parts are joined by a line end.
-    joined: bool,
-    /// Whether a prompt of a list has ended: the next begins behind a mark.
-    separate: bool,
+    early: Option<Early>,
+    /// The request's keys that have been met, by their place in the table.
+    met: u64,
+    /// Counts what was taken back.
+    generation: u64,
 }
 
 impl Fields {
     pub(super) fn new(api: Api, settings: &config::Prompt) -> Self {
         Self {
             api,
+            tools_place: settings.tools,
             places: Vec::new(),
             next: Place::Root,
-            text: Text::new(settings),
-            model: None,
-            salt: None,
-            tools: None,
-            shape: Shape::Unknown,
-            early: None,
+            tools: Chain::new(settings),
+            system: Chain::new(settings),
+            text: Chain::new(settings),
+            section: Section::new(settings),
+            open: Open::Withheld,
+            message: Message::default(),
+            pieces: Vec::new(),
+            gathered: Gathered::new(&settings.leave_out),
+            value: Value::new(),
+            value_key: 0,
+            tool_key: Vec::new(),
+            shape: if matches!(api, Api::Completions | Api::Generate) { Shape::Text } else { Shape::Chat },
+            model: 0,
+            seeds: Vec::new(),
+            options: 0,
+            ending: 0,
+            ending_bytes: 0,
+            session: 0,
+            previous_response: 0,
             stream: false,
-            role: Role::default(),
-            header_sent: false,
-            key: Vec::new(),
-            joined: false,
-            separate: false,
+            early: None,
+            met: 0,
+            generation: 0,
         }
     }
 
-    pub(super) fn positions(&self) -> &[Position] {
-        self.text.positions()
-    }
-
-    pub(super) fn text_bytes(&self) -> u64 {
-        self.text.bytes()
-    }
-
-    pub(super) fn tools_bytes(&self) -> u64 {
-        self.tools.as_ref().map_or(0, Blocks::bytes)
+    pub(super) fn bytes(&self) -> u64 {
+        let ended = self.tools.bytes() + self.system.bytes() + self.text.bytes();
+        let read = ended + self.section.bytes();
+        read + if read > 0 { self.ending_bytes } else { 0 }
     }
 
     pub(super) fn wants_stream(&self) -> bool {
@@ -137,79 +234,167 @@ impl Fields {
     }
 
     pub(super) fn model(&self) -> u64 {
-        self.model.as_ref().and_then(Blocks::tail).map_or(0, |digest| digest.0)
+        self.model
     }
 
-    pub(super) fn seeds(&self) -> Seeds {
-        let full = self.seed();
-        Seeds { early: self.early.unwrap_or(full), full }
+    pub(super) fn session(&self) -> Option<u64> {
+        Some(self.session).filter(|&session| session != 0)
     }
 
+    pub(super) fn previous_response(&self) -> Option<u64> {
+        Some(self.previous_response).filter(|&response| response != 0)
+    }
+
+    /// The parts of the prompt in the order in which the engine renders them: with `whole` all of them, otherwise
+    /// those that stood before the text in the body too.
+    pub(super) fn view(&self, whole: bool) -> View<'_> {
+        let live = Early { base: self.base(), tools: true, system: true };
+        let known = self.early.filter(|_| !whole).unwrap_or(live);
+        let (tools, system) = ((known.tools, &self.tools), (known.system, &self.system));
+        let (first, second) = match self.tools_place {
+            ToolsPlace::First => (tools, system),
+            ToolsPlace::AfterSystem => (system, tools),
+        };
+        let (mut seed, mut before) = (known.base, 0);
+        let parts = [first, second, (true, &self.text)].map(|(is_known, chain)| {
+            let part = Part { seed, before, positions: if is_known { chain.positions() } else { &[] } };
+            if is_known && !chain.is_empty() {
+                seed = BlockHash(seed).under(chain.digest()).0;
+                before += chain.bytes();
+            }
+            part
+        });
+        let text_seed = parts.last().map_or(0, |part| part.seed);
+        View { id: BlockHash(text_seed).under(self.generation).0, parts }
+    }
+
+    /// The body has ended, or will be read no further.
     pub(super) fn finish(&mut self) {
-        self.text.finish();
+        if self.message.is_open {
+            self.end_message();
+        } else if self.section.bytes() > 0 {
+            self.end_text();
+        }
+        let last = if self.text.is_empty() { &mut self.system } else { &mut self.text };
+        last.finish(self.ending);
     }
 
-    fn seed(&self) -> u64 {
-        let digest = |part: &Option<Blocks>| part.as_ref().and_then(Blocks::tail).map_or(0, |hash| hash.0);
-        let mut bytes = [0; 32];
-        let parts = [self.shape as u64, digest(&self.model), digest(&self.salt), digest(&self.tools)];
-        for (to, part) in bytes.chunks_exact_mut(8).zip(parts) {
-            to.copy_from_slice(&part.to_le_bytes());
-        }
-        xxh3_64(&bytes)
+    /// What sets whole prompts apart.
+    fn base(&self) -> u64 {
+        let seed = self.seeds.iter().fold(self.options, |sum, (_, seed)| sum.wrapping_add(*seed));
+        BlockHash(self.model).under(seed).under(self.shape as u64).0
     }
 
-    /// The prompt begins: what has been read by now is the early seed.
-    fn begin_prompt(&mut self, shape: Shape) {
-        if self.shape == Shape::Unknown {
-            self.shape = shape;
-        }
+    /// The text begins: what has been read by now is known early.
+    fn begin_text(&mut self, shape: Shape) {
         if self.early.is_none() {
-            self.early = Some(self.seed());
+            self.shape = shape;
+            let system = !self.system.is_empty() || self.leads_with_system();
+            self.early = Some(Early { base: self.base(), tools: !self.tools.is_empty(), system });
         }
     }
 
-    /// The root's keys that matter, by API.
-    fn root_place(&self, key: &[u8]) -> Place {
-        match (self.api, key) {
-            (_, b"model") => Place::Model,
-            (_, b"cache_salt") => Place::Salt,
-            (_, b"stream") => Place::Stream,
-            (Api::Chat, b"messages") => Place::Messages,
-            (Api::Chat, b"tools" | b"functions") => Place::Tools,
-            (Api::Completions, b"prompt") => Place::Prompt,
-            _ => Place::Ignored,
+    /// Whether the instructions are the first messages.
+    fn leads_with_system(&self) -> bool {
+        matches!(self.api, Api::Chat | Api::Invocations)
+    }
+
+    /// Takes back all text.
+    fn clear_text(&mut self) {
+        self.generation += 1;
+        self.text.clear();
+        self.section.clear();
+        if self.leads_with_system() {
+            self.system.clear();
         }
     }
 
-    fn message_place(key: &[u8]) -> Place {
-        match key {
-            b"role" => Place::Role,
-            b"content" => Place::Content,
-            b"cache_control" => Place::Ignored,
-            _ => Place::Field,
+    /// A key of the request. One that comes twice takes back what it said before.
+    fn request_place(&mut self, key: &[u8]) -> Place {
+        let Some((place, used)) = keys::request(self.api, key) else { return Place::Ignored };
+        let again = self.met >> place & 1 == 1;
+        self.met |= 1 << place;
+        match used {
+            Use::Tools if again => {
+                self.generation += 1;
+                self.tools.clear();
+            }
+            Use::System if again => {
+                self.generation += 1;
+                self.system.clear();
+            }
+            Use::Messages | Use::Input | Use::Prompt | Use::TokenIds if again => self.clear_text(),
+            Use::TemplateOptions => self.options = 0,
+            Use::Seed => self.seeds.retain(|(seed, _)| *seed != place),
+            _ => {}
+        }
+        self.value_key = digest(key);
+        match used {
+            Use::Model => Place::Value(Target::Model),
+            Use::Seed => Place::Value(Target::Seed(place)),
+            Use::TemplateOptions => Place::TemplateOptions,
+            Use::Parameters => Place::Parameters,
+            Use::Tools => Place::Tools,
+            Use::System => Place::System,
+            Use::Messages => Place::Messages,
+            Use::Input => Place::Input,
+            Use::Prompt if self.api == Api::Generate && self.is_token_ids() => Place::Ignored,
+            Use::TokenIds if self.early.is_some() => {
+                self.early = None;
+                self.clear_text();
+                Place::Prompt
+            }
+            Use::Prompt | Use::TokenIds => Place::Prompt,
+            Use::Ending => Place::Value(Target::Ending),
+            Use::Session => Place::Value(Target::Session),
+            Use::PreviousResponse => Place::Value(Target::PreviousResponse),
+            Use::Stream => Place::Stream,
         }
     }
 
-    fn part_place(key: &[u8]) -> Place {
-        match key {
-            b"text" => Place::Content,
-            // The part's other keys say what it is; cache_control is advice to another engine.
-            b"type" | b"cache_control" => Place::Ignored,
-            _ => Place::Field,
+    fn message_place(&mut self, key: &[u8]) -> Place {
+        match keys::message(self.api, key) {
+            MessageKey::Role => Place::Role,
+            MessageKey::Content => Place::Content,
+            MessageKey::Before => self.value_place(key, Target::Before),
+            MessageKey::Behind => self.value_place(key, Target::Behind),
+            MessageKey::Ignored => Place::Ignored,
         }
+    }
+
+    fn part_place(&mut self, key: &[u8]) -> Place {
+        match keys::part(key) {
+            PartKey::Content => Place::Content,
+            PartKey::Media => self.value_place(key, Target::Media),
+            PartKey::Uuid => self.value_place(key, Target::Uuid),
+            PartKey::Field => self.value_place(key, Target::Field),
+            PartKey::Ignored => Place::Ignored,
+        }
+    }
+
+    fn option_place(&mut self, key: &[u8]) -> Place {
+        let target = if keys::is_ending_option(key) { Target::Ending } else { Target::Option };
+        self.value_place(key, target)
+    }
+
+    fn value_place(&mut self, key: &[u8], target: Target) -> Place {
+        self.value_key = digest(key);
+        Place::Value(target)
     }
 
     /// What an opened container is, and what stands in it.
     fn enter(&self, container: Container) -> Place {
         match (self.next, container) {
             (Place::Root, Container::Object) => Place::Root,
-            (Place::Messages, Container::Array) => Place::Messages,
+            (Place::Messages | Place::Message | Place::Input, Container::Array) => Place::Messages,
             (Place::Message, Container::Object) => Place::Message,
             (Place::Content, Container::Array) => Place::Parts,
+            (Place::System, Container::Array) => Place::SystemParts,
             (Place::Part, Container::Object) => Place::Part,
             (Place::Prompt, Container::Array) => Place::Prompts,
-            (Place::Field | Place::Tools, _) => self.next,
+            (Place::Tools, Container::Array) => Place::Tools,
+            (Place::TemplateOptions | Place::Parameters, Container::Object) => self.next,
+            (Place::Tool | Place::Value(_), _) => self.next,
             _ => Place::Ignored,
         }
     }
@@ -219,73 +404,247 @@ impl Fields {
         match self.places.last() {
             None => Place::Root,
             Some(Place::Messages) => Place::Message,
-            Some(Place::Parts) => Place::Part,
+            Some(Place::Parts | Place::SystemParts) => Place::Part,
             Some(Place::Prompts) => Place::Prompt,
-            Some(&inner @ (Place::Field | Place::Tools)) => inner,
+            Some(Place::Tools | Place::Tool) => Place::Tool,
+            Some(&Place::Value(target)) => Place::Value(target),
             Some(_) => Place::Ignored,
         }
     }
 
     fn begin_message(&mut self) {
-        self.begin_prompt(Shape::Chat);
-        self.role.clear();
-        self.header_sent = false;
-        self.joined = false;
+        self.section.clear();
+        self.message = Message { is_open: true, ..Message::default() };
+        self.open = Open::Withheld;
+        self.begin_text(Shape::Chat);
     }
 
-    /// Writes the message's header before the first of its content. A role that is not known yet comes
-    /// later: the order of keys in a message is the client's.
-    fn message_header(&mut self) {
-        if !std::mem::replace(&mut self.header_sent, true) {
-            self.push_role(frame::MESSAGE);
+    /// A message that is no object of its own: instructions, or input as a text.
+    fn begin_plain_message(&mut self, role: &[u8], open: Open) {
+        self.section.clear();
+        self.message = Message { is_open: true, has_content: true, ..Message::default() };
+        self.message.role.push(role);
+        self.open = open;
+        if open == Open::Text {
+            self.begin_text(Shape::Chat);
         }
     }
 
-    fn end_of_role(&mut self) {
-        if self.header_sent {
-            self.push_role(frame::LATE_ROLE);
+    /// The role is known: what has come of the content has its place. Not so an answer's: how it was thought out is
+    /// rendered before it and may stand behind it in the body.
+    fn end_role(&mut self) {
+        self.open = if self.is_answer() { Open::Withheld } else { self.place_of_message() };
+        self.tell();
+    }
+
+    fn is_answer(&self) -> bool {
+        matches!(self.message.role.bytes(), b"assistant" | b"")
+    }
+
+    fn place_of_message(&self) -> Open {
+        let is_system = matches!(self.message.role.bytes(), b"system" | b"developer");
+        if is_system && self.leads_with_system() && self.text.is_empty() {
+            Open::System
+        } else {
+            Open::Text
         }
     }
 
-    fn push_role(&mut self, mark: u8) {
-        self.text.push(self.role.framed(mark, frame::CONTENT));
+    /// What stands before the content.
+    fn head(&self) -> u64 {
+        let before = if self.is_answer() { self.message.before } else { 0 };
+        BlockHash(digest(self.message.role.bytes())).under(before).0
     }
 
-    /// Writes a piece of a field or of the tools.
-    fn write(&mut self, place: Place, bytes: &[u8]) {
-        match place {
-            Place::Tools => self.tools.get_or_insert_with(|| Blocks::new(DIGEST_BLOCK)).push(bytes, |_| {}),
-            _ => self.text.push(bytes),
+    fn end_message(&mut self) {
+        if self.open == Open::Withheld {
+            self.open = self.place_of_message();
+        }
+        self.section.weigh(FRAME_BYTES + self.message.bytes);
+        let head = self.head();
+        let behind = if self.is_answer() { 0 } else { self.message.before };
+        let behind = self.message.behind.wrapping_add(behind);
+        let chain = if self.open == Open::System { &mut self.system } else { &mut self.text };
+        chain.close(&mut self.section, head, behind);
+        self.message.is_open = false;
+        self.open = Open::Withheld;
+    }
+
+    /// A text or a list of token ids has ended that is a prompt by itself.
+    fn end_text(&mut self) {
+        self.text.close(&mut self.section, 0, 0);
+        self.open = Open::Withheld;
+    }
+
+    /// A value of the message comes a second time, which takes back what has been told of its content.
+    fn take_back_content(&mut self) {
+        let told = match self.open {
+            Open::System => self.system.take_back(),
+            Open::Text => self.text.take_back(),
+            _ => false,
+        };
+        self.generation += u64::from(told);
+    }
+
+    fn begin_content(&mut self) {
+        let is_again = matches!(self.places.last(), Some(Place::Message)) && self.message.has_content;
+        if is_again {
+            self.take_back_content();
+            self.section.clear();
+            self.message.joined = false;
+        }
+        self.message.has_content = true;
+    }
+
+    /// A text of the prompt begins. One at the head of its part is gathered, if something may be left out of it.
+    fn begin_prompt_text(&mut self) {
+        let ended = if self.is_inside_system() { 0 } else { self.text.bytes() } + self.system.bytes();
+        if !self.gathered.begin(ended + self.section.bytes()) {
+            self.join();
         }
     }
 
-    /// Writes the key of a field once its value has turned out to be something.
-    fn write_key(&mut self, place: Place) {
-        if place == Place::Field {
-            self.message_header();
-        }
-        if !self.key.is_empty() {
-            let key = std::mem::take(&mut self.key);
-            self.write(place, &[frame::KEY]);
-            self.write(place, &key);
-            self.write(place, &[frame::END]);
+    fn is_inside_system(&self) -> bool {
+        self.open == Open::System && !self.leads_with_system()
+    }
+
+    /// Engines join the parts of a message by a line end; Anthropic's instructions by nothing.
+    fn join(&mut self) {
+        if std::mem::replace(&mut self.message.joined, true) && !self.is_inside_system() {
+            self.section.push(b"\n");
         }
     }
 
-    fn begin_completion(&mut self, shape: Shape) {
-        self.begin_prompt(shape);
-        if std::mem::take(&mut self.separate) {
-            self.text.push(&[frame::END; 4]);
+    fn prompt_text(&mut self, piece: &[u8]) {
+        if !self.gathered.is_at_work() {
+            self.section.push(piece);
+        } else if self.gathered.push(piece) {
+            self.push_gathered();
+            self.section.push(self.gathered.rest(piece));
+        }
+        self.tell();
+    }
+
+    fn end_prompt_text(&mut self) {
+        if self.gathered.end() {
+            self.push_gathered();
+            self.tell();
+        }
+    }
+
+    /// What is left of the gathered text; a text of which nothing is left was never there.
+    fn push_gathered(&mut self) {
+        let text = self.gathered.take();
+        if !text.is_empty() {
+            if self.message.is_open {
+                self.join();
+            }
+            self.section.push(&text);
+        }
+    }
+
+    /// Tells the chain in which the open section stands how far it has come.
+    #[inline]
+    fn tell(&mut self) {
+        match self.open {
+            Open::Withheld => {}
+            Open::Tools => self.tools.take(&mut self.section, 0),
+            Open::System => {
+                let head = self.head();
+                self.system.take(&mut self.section, head);
+            }
+            Open::Text if self.message.is_open => {
+                let head = self.head();
+                self.text.take(&mut self.section, head);
+            }
+            Open::Text => self.text.take(&mut self.section, 0),
+        }
+    }
+
+    fn end_part(&mut self) {
+        let Some(piece) = self.pieces.pop() else { return };
+        let digest = match (piece.media, piece.uuid) {
+            (0, _) => piece.fields,
+            (media, 0) => piece.fields.wrapping_add(media),
+            // The name stands for the bytes, which need not even be sent again.
+            (_, uuid) => uuid,
+        };
+        if digest != 0 {
+            let bytes = if piece.media == 0 { piece.bytes } else { MEDIA_BYTES };
+            self.section.push_digest(digest, bytes);
+            self.tell();
+        }
+    }
+
+    /// A value has been digested.
+    fn digested(&mut self, target: Target, value: Digest) {
+        let Digest { digest, bytes } = value;
+        // As a field of a sum, under its key; nothing if it is as good as absent.
+        let field = if digest == 0 { 0 } else { BlockHash(digest).under(self.value_key).0 };
+        match target {
+            Target::Model => self.model = digest,
+            Target::Seed(place) => self.seeds.push((place, field)),
+            Target::Option => self.options = self.options.wrapping_add(field),
+            Target::Ending => {
+                self.ending = self.ending.wrapping_add(field);
+                self.ending_bytes += bytes;
+            }
+            Target::Session if digest != 0 => self.session = digest,
+            Target::Session => {}
+            Target::PreviousResponse => self.previous_response = digest,
+            Target::Before | Target::Behind if digest == 0 => {}
+            Target::Before => {
+                self.message.before = self.message.before.wrapping_add(field);
+                self.message.bytes += bytes;
+            }
+            Target::Behind => {
+                self.message.behind = self.message.behind.wrapping_add(field);
+                self.message.bytes += bytes;
+            }
+            Target::Field | Target::Media | Target::Uuid => {
+                let Some(piece) = self.pieces.last_mut() else { return };
+                match target {
+                    Target::Media => piece.media = piece.media.wrapping_add(field),
+                    Target::Uuid => piece.uuid = field,
+                    _ => piece.fields = piece.fields.wrapping_add(field),
+                }
+                piece.bytes += bytes;
+            }
+        }
+    }
+
+    /// Writes the key of a tool's field once its value has turned out to be something.
+    fn write_tool_key(&mut self) {
+        if !self.tool_key.is_empty() {
+            self.section.push(&[frame::KEY]);
+            self.section.push(&self.tool_key);
+            self.section.push(&[frame::END]);
+            self.tool_key.clear();
+        }
+    }
+
+    /// A value of a tool has ended; a tool itself, where it stands in the list.
+    fn end_tool_value(&mut self) {
+        if self.places.last() == Some(&Place::Tools) {
+            self.tools.close(&mut self.section, 0, 0);
+        } else {
+            self.tell();
         }
     }
 
     fn token_id(&mut self, raw: &[u8]) {
-        self.begin_completion(Shape::TokenIds);
+        self.begin_text(Shape::TokenIds);
+        self.open = Open::Text;
         match whole_number(raw) {
-            Some(id) => self.text.push(&id.to_le_bytes()),
+            Some(id) => self.section.push(&id.to_le_bytes()),
             // Not an id; the engine will say so.
-            None => self.text.push(raw),
+            None => {
+                self.section.push(&NO_ID.to_le_bytes());
+                self.section.push(&(raw.len() as u32).to_le_bytes());
+                self.section.push(raw);
+            }
         }
+        self.text.take(&mut self.section, 0);
     }
 }
 
@@ -294,73 +653,138 @@ impl Sink for Fields {
         let place = self.enter(container);
         match place {
             Place::Message => self.begin_message(),
-            Place::Field | Place::Tools => {
-                self.write_key(place);
-                self.write(place, &[frame::OPEN, container as u8]);
+            Place::Parts => self.begin_content(),
+            Place::SystemParts => self.begin_plain_message(b"system", Open::System),
+            Place::Part => self.pieces.push(Piece::default()),
+            Place::Tool => {
+                self.open = Open::Tools;
+                self.write_tool_key();
+                self.section.push(&[frame::OPEN, container as u8]);
             }
+            Place::Value(_) => self.value.open(container),
             _ => {}
         }
-        self.key.clear();
+        self.tool_key.clear();
         self.places.push(place);
         self.next = self.element_place();
     }
 
     fn close(&mut self) {
-        match self.places.pop() {
-            Some(Place::Message) => self.message_header(),
+        let place = self.places.pop();
+        match place {
+            Some(Place::Message | Place::SystemParts) => self.end_message(),
+            Some(Place::Part) => self.end_part(),
             // A list inside `prompt` is one prompt of token ids.
-            Some(Place::Prompts) => self.separate = true,
-            Some(place @ (Place::Field | Place::Tools)) => self.write(place, &[frame::CLOSE]),
+            Some(Place::Prompts) if self.section.bytes() > 0 => self.end_text(),
+            Some(Place::Tool) => {
+                self.section.push(&[frame::CLOSE]);
+                self.end_tool_value();
+            }
+            Some(Place::Value(target)) => {
+                if let Some(digest) = self.value.close() {
+                    self.digested(target, digest);
+                }
+            }
             _ => {}
         }
-        self.key.clear();
+        self.tool_key.clear();
         self.next = self.element_place();
     }
 
     fn key(&mut self, key: &[u8]) {
+        self.tool_key.clear();
         self.next = match self.places.last() {
-            Some(Place::Root) => self.root_place(key),
-            Some(Place::Message) => Self::message_place(key),
-            Some(Place::Part) => Self::part_place(key),
+            Some(Place::Root) => self.request_place(key),
+            Some(Place::Message) => self.message_place(key),
+            Some(Place::Part) => self.part_place(key),
+            Some(Place::TemplateOptions) => self.option_place(key),
+            Some(Place::Parameters) if key == b"adapter_id" => Place::Value(Target::Model),
+            // Advice to another engine; not so a parameter of that name.
+            Some(Place::Tool) if key == b"cache_control" && self.places.len() == TOOL_DEPTH => Place::Ignored,
+            Some(Place::Tool) => {
+                self.tool_key.extend_from_slice(key);
+                Place::Tool
+            }
+            Some(Place::Value(_)) => {
+                self.value.key(key);
+                self.element_place()
+            }
             _ => self.element_place(),
         };
-        self.key.clear();
-        if matches!(self.next, Place::Field) || (self.next == Place::Tools && self.places.len() > 1) {
-            self.key.extend_from_slice(key);
-        }
     }
 
     fn text_begin(&mut self) {
         match self.next {
-            Place::Role => self.role.clear(),
-            Place::Content | Place::Part => {
-                self.message_header();
-                if std::mem::replace(&mut self.joined, true) {
-                    self.text.push(b"\n");
+            Place::Role => {
+                if self.message.role.bytes() != b"" {
+                    self.take_back_content();
                 }
+                self.message.role.clear();
+                self.open = Open::Withheld;
             }
-            Place::Prompt => self.begin_completion(Shape::Text),
-            Place::Field | Place::Tools => self.write_key(self.next),
+            Place::Content | Place::Part => {
+                if self.next == Place::Content {
+                    self.begin_content();
+                }
+                self.begin_prompt_text();
+            }
+            Place::System => {
+                self.begin_plain_message(b"system", Open::System);
+                self.begin_prompt_text();
+            }
+            Place::Input => {
+                self.begin_plain_message(b"user", Open::Text);
+                self.begin_prompt_text();
+            }
+            Place::Prompt => {
+                self.begin_text(Shape::Text);
+                self.open = Open::Text;
+                self.gathered.begin(self.text.bytes());
+            }
+            Place::Tool => {
+                self.open = Open::Tools;
+                self.write_tool_key();
+            }
             _ => {}
         }
     }
 
     fn text(&mut self, piece: &[u8]) {
         match self.next {
-            Place::Role => self.role.push(piece),
-            Place::Content | Place::Part | Place::Prompt => self.text.push(piece),
-            Place::Field | Place::Tools => self.write(self.next, piece),
-            Place::Model => self.model.get_or_insert_with(|| Blocks::new(DIGEST_BLOCK)).push(piece, |_| {}),
-            Place::Salt => self.salt.get_or_insert_with(|| Blocks::new(DIGEST_BLOCK)).push(piece, |_| {}),
+            Place::Role => self.message.role.push(piece),
+            Place::Content | Place::Part | Place::System | Place::Input | Place::Prompt => {
+                self.prompt_text(piece);
+            }
+            Place::Tool => {
+                self.section.push(piece);
+                self.tell();
+            }
+            Place::Value(_) => self.value.text(piece),
             _ => {}
         }
     }
 
     fn text_end(&mut self) {
         match self.next {
-            Place::Role => self.end_of_role(),
-            Place::Field | Place::Tools => self.write(self.next, &[frame::END]),
-            Place::Prompt => self.separate = true,
+            Place::Role => self.end_role(),
+            Place::Content | Place::Part => self.end_prompt_text(),
+            Place::System | Place::Input => {
+                self.end_prompt_text();
+                self.end_message();
+            }
+            Place::Prompt => {
+                self.end_prompt_text();
+                self.end_text();
+            }
+            Place::Tool => {
+                self.section.push(&[frame::END]);
+                self.end_tool_value();
+            }
+            Place::Value(target) => {
+                if let Some(digest) = self.value.text_end() {
+                    self.digested(target, digest);
+                }
+            }
             _ => {}
         }
         self.next = self.element_place();
@@ -370,10 +794,18 @@ impl Sink for Fields {
         match self.next {
             Place::Prompt if raw != b"null" => self.token_id(raw),
             Place::Stream => self.stream = raw == b"true",
-            Place::Field | Place::Tools if raw != b"null" => {
-                self.write_key(self.next);
-                self.write(self.next, raw);
-                self.write(self.next, &[frame::END]);
+            Place::Content if self.message.has_content => self.begin_content(),
+            Place::Tool if raw != b"null" => {
+                self.open = Open::Tools;
+                self.write_tool_key();
+                self.section.push(raw);
+                self.section.push(&[frame::END]);
+                self.end_tool_value();
+            }
+            Place::Value(target) => {
+                if let Some(digest) = self.value.scalar(raw) {
+                    self.digested(target, digest);
+                }
             }
             _ => {}
         }
@@ -381,11 +813,11 @@ impl Sink for Fields {
     }
 }
 
-/// The value of decimal digits, if they fit.
+/// The value of decimal digits, if they are a token id.
 fn whole_number(digits: &[u8]) -> Option<u32> {
     let add = |value: u32, digit: &u8| match digit {
         b'0'..=b'9' => value.checked_mul(10)?.checked_add(u32::from(digit - b'0')),
         _ => None,
     };
-    digits.iter().try_fold(0, add)
+    digits.iter().try_fold(0, add).filter(|&id| id != NO_ID)
 }

@@ -1,69 +1,104 @@
 //! What does this body say? The prompt's blocks, and the facts that tell prompts apart.
 //!
 //! A [`Prompt`] is fed the body as it streams in, in pieces of any size, and can be asked at any time
-//! what is known so far: the hashes at a few depths ([`Position`]), what seeds them ([`Seeds`]), and how
-//! long the prompt is. It never looks back, keeps no text, and never fails: a body that cannot be
-//! understood leaves an [`Unread`] reason, and what was understood before stays.
+//! what is known so far: the hashes at a few depths ([`Position`]), in the order in which the engine renders
+//! ([`View`]), and how long the prompt is. It never looks back, keeps no text, and never fails: a body that cannot
+//! be understood leaves an [`Unread`] reason, and what was understood before stays.
 //!
-//! # Why the seed is not in the chain
+//! | question | module |
+//! | --- | --- |
+//! | is there a prompt in this request? | `api` |
+//! | which keys matter, and as what? | [`keys`] |
+//! | which strings are prompt? | `fields` |
+//! | what is left out? | `leave_out` |
+//! | how deep, and what identity there? | `chain` |
+//! | are two values the same? | `value` |
+//! | which tokens does this JSON have? | [`json`] |
 //!
-//! The engine keys its blocks by model, LoRA adapter and `cache_salt`, and renders tools before the
+//! # Why there are parts and seeds
+//!
+//! The engine keys its blocks by model, LoRA adapter and `cache_salt`, and renders tools and instructions before the
 //! messages. Clients write these keys in any order; the most common one writes `messages` first, `model`
-//! second and `tools` near the end. So the chain covers the text alone, and the seed comes in when a hash
-//! is looked up ([`BlockHash::under`]). There are two seeds: `early`, of what stood before the prompt, is
-//! known when a long body must be decided by its head; `full` is known at the end. A prompt is remembered
-//! under both where they differ.
+//! second and `tools` near the end. So each part is hashed by itself, and what stands before it comes in as a seed
+//! when a hash is looked up ([`BlockHash::under`]). There are two views: the early one, of what stood before the text
+//! in the body, is there when a long body must be decided by its head; the whole one at the end. A prompt is
+//! remembered under both where they differ.
 
 mod api;
+mod chain;
 mod fields;
 pub mod json;
-mod role;
-mod text;
+pub mod keys;
+mod leave_out;
+mod value;
 
-pub use api::{classify, Api, Method};
-pub use text::deeper;
+pub use api::{classify, response_in_path, Api, Method};
+pub use chain::deeper;
+pub use value::text_digest;
 
 use super::blocks::BlockHash;
 use super::config;
 use fields::Fields;
 use json::Scanner;
 
-/// A hash of the prompt at a depth that is looked up and remembered.
-///
-/// Depths grow geometrically (1 to 8 one by one, then by a quarter), so that 36 of them span a
-/// mebibyte: a match is understated by a fifth at most, and a request costs few lookups whatever its
-/// length.
+/// A hash of one part of the prompt at a depth that is looked up and remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// Prompt bytes from the start up to here, tools not counted.
+    /// Bytes from the part's start up to here.
     pub bytes: u64,
-    /// The chained hash, not yet under a seed.
+    /// The chained hash, not yet under the seed of its part.
     pub hash: BlockHash,
+}
+
+/// A part of the prompt where it stands.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// The identity of all that stands before it.
+    pub seed: u64,
+    /// Bytes that stand before it.
+    pub before: u64,
+    /// Its positions, shallowest first.
+    pub positions: &'a [Position],
+}
+
+/// A prompt's parts in the order in which the engine renders them: tools and instructions, then the text.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// Equal as long as what was seen before stays as it was: only text has been added.
+    pub id: u64,
+    /// The parts.
+    pub parts: [Part<'a>; 3],
+}
+
+impl<'a> Part<'a> {
+    fn keys(&self) -> impl Iterator<Item = (BlockHash, u64)> + 'a {
+        let (seed, before) = (self.seed, self.before);
+        self.positions.iter().map(move |position| (position.hash.under(seed), position.bytes + before))
+    }
+}
+
+impl View<'_> {
+    /// The hashes under which the prompt is known, shallowest first, with the prompt bytes up to each.
+    pub fn keys(&self) -> impl Iterator<Item = (BlockHash, u64)> + '_ {
+        self.parts.iter().flat_map(Part::keys)
+    }
+
+    /// How many there are.
+    pub fn depth(&self) -> usize {
+        self.parts.iter().map(|part| part.positions.len()).sum()
+    }
 }
 
 /// What routing sees of a prompt, as far as it is known. The replay has prompts without a body.
 pub trait Outline {
-    /// The positions reached so far, shallowest first.
-    fn positions(&self) -> &[Position];
-    /// The seeds as known so far.
-    fn seeds(&self) -> Seeds;
-    /// Bytes of prompt so far: text, framing and tools.
+    /// The parts: with `whole` all, otherwise those that stood before the text in the body too.
+    fn view(&self, whole: bool) -> View<'_>;
+    /// Bytes of prompt so far.
     fn bytes(&self) -> u64;
-    /// Bytes of the tools that were read: part of every match, since they are part of the seed.
-    fn tools_bytes(&self) -> u64;
     /// Whether the bytes of the prompt are token ids, 4 bytes each.
     fn is_token_ids(&self) -> bool;
     /// A digest of the model's name; 0 if none was named.
     fn model(&self) -> u64;
-}
-
-/// What tells equal prompt text apart: API shape, model, salt, tools. See the module's text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Seeds {
-    /// Of what stood before the prompt in the body.
-    pub early: u64,
-    /// Of everything that has been read.
-    pub full: u64,
 }
 
 /// Why a request is not read as a prompt, and goes by load.
@@ -83,11 +118,13 @@ pub enum Unread {
     BadJson,
     /// JSON without a prompt in it.
     NoPrompt,
+    /// An API that leaves nothing in the KV cache that another request could use, such as embeddings.
+    NoReuse,
 }
 
 impl Unread {
     /// Every reason, for defining one metric each.
-    pub const ALL: [Unread; 7] = [
+    pub const ALL: [Unread; 8] = [
         Unread::Path,
         Unread::NoBody,
         Unread::Encoding,
@@ -95,6 +132,7 @@ impl Unread {
         Unread::NotHeld,
         Unread::BadJson,
         Unread::NoPrompt,
+        Unread::NoReuse,
     ];
 
     /// The reason as it appears in metrics, headers and logs.
@@ -107,25 +145,18 @@ impl Unread {
             Unread::NotHeld => "not_held",
             Unread::BadJson => "bad_json",
             Unread::NoPrompt => "no_prompt",
+            Unread::NoReuse => "no_reuse",
         }
     }
 }
 
 impl Outline for Prompt {
-    fn positions(&self) -> &[Position] {
-        self.fields.positions()
-    }
-
-    fn seeds(&self) -> Seeds {
-        self.fields.seeds()
+    fn view(&self, whole: bool) -> View<'_> {
+        self.fields.view(whole)
     }
 
     fn bytes(&self) -> u64 {
-        self.fields.text_bytes() + self.fields.tools_bytes()
-    }
-
-    fn tools_bytes(&self) -> u64 {
-        self.fields.tools_bytes()
+        self.fields.bytes()
     }
 
     fn is_token_ids(&self) -> bool {
@@ -163,6 +194,16 @@ impl Prompt {
     /// Whether the client asked for a stream, as far as has been read.
     pub fn wants_stream(&self) -> bool {
         self.fields.wants_stream()
+    }
+
+    /// A digest of what names the conversation beside its prompt.
+    pub fn session(&self) -> Option<u64> {
+        self.fields.session()
+    }
+
+    /// A digest of the id of the answer that this request goes on from: only the host that gave it has it.
+    pub fn previous_response(&self) -> Option<u64> {
+        self.fields.previous_response()
     }
 
     /// Whether nothing more can be learned: the document has ended or broken off.

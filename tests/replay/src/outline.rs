@@ -5,7 +5,7 @@
 
 use crate::trace::Request;
 use kvroute::core::blocks::BlockHash;
-use kvroute::core::prompt::{deeper, Outline, Position, Seeds};
+use kvroute::core::prompt::{deeper, Outline, Part, Position, View};
 
 /// Sets a prompt's unfilled end apart from a block in the middle of a longer one.
 const TAIL: u64 = 0x7461_696C;
@@ -73,20 +73,13 @@ impl Seen<'_> {
 }
 
 impl Outline for Seen<'_> {
-    fn positions(&self) -> &[Position] {
-        self.positions
-    }
-
-    fn seeds(&self) -> Seeds {
-        Seeds { early: 1, full: 1 }
+    fn view(&self, _whole: bool) -> View<'_> {
+        let part = |positions| Part { seed: 1, before: 0, positions };
+        View { id: 1, parts: [part(&[]), part(&[]), part(self.positions)] }
     }
 
     fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    fn tools_bytes(&self) -> u64 {
-        0
     }
 
     fn is_token_ids(&self) -> bool {

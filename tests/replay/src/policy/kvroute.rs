@@ -422,7 +422,7 @@ impl Gateway {
         }
         let matched = walk.matched(slot);
         if !setup.without.index {
-            router.remember(slot, &whole, 0, true);
+            router.remember(slot, &whole, &mut Default::default(), true);
         }
         for change in changes {
             self.apply(change);
