@@ -32,6 +32,20 @@ pub fn router(hosts: usize) -> Router {
     router
 }
 
+/// A configuration with more in it.
+pub fn config_with(more: &str) -> Config {
+    let text = format!(r#"{{"cluster":"vllm","hosts":["10.0.0.1:8000"],{more}}}"#);
+    Config::parse(text.as_bytes()).expect("valid")
+}
+
+/// A body read under other settings than the default, to its end.
+pub fn read_with(api: Api, settings: &config::Prompt, body: &[u8]) -> Prompt {
+    let mut prompt = Prompt::new(api, settings);
+    prompt.feed(body);
+    prompt.finish();
+    prompt
+}
+
 /// A body read in one piece, to its end.
 pub fn read(api: Api, body: &[u8]) -> Prompt {
     read_in_pieces(api, [body])
