@@ -13,13 +13,19 @@
 //! which hands prompt text to [`core::blocks`], whose hashes walk down [`core::index`]; [`core::route`]
 //! weighs the match against [`core::load`] and names the hosts.
 
-// A panic in wasm cuts every stream on that Envoy worker: nothing here may panic, and what could is an Option.
+// A panic in wasm cuts every stream on that Envoy worker: nothing here may panic, and what could is an Option or a
+// Result. The SDK's own calls to Envoy panic: clippy.toml names them.
 #![cfg_attr(
     not(test),
     deny(
+        clippy::dbg_macro,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
         clippy::expect_used,
         clippy::indexing_slicing,
         clippy::panic,
+        clippy::print_stderr,
+        clippy::print_stdout,
         clippy::string_slice,
         clippy::todo,
         clippy::unimplemented,

@@ -5,7 +5,7 @@
 
 use super::host::{self, Headers};
 use super::shared::Shared;
-use super::stats::SlotGauges;
+use super::stats::{OrCount, SlotGauges};
 use crate::core::config::Config;
 use crate::core::fleet::Slot;
 use crate::core::journal::Holding;
@@ -37,7 +37,9 @@ impl Control {
     /// The request's headers have come: answers it.
     pub fn request(&self) {
         let (status, header, body) = self.listener.answer();
-        host::send_local_response(status, &[header, ("cache-control", "no-store")], &body);
+        let headers = [header, ("cache-control", "no-store")];
+        // Without an answer the request stays where it is, paused, until its client or Envoy gives it up.
+        host::send_local_response(status, &headers, &body).or_count();
     }
 }
 
@@ -50,7 +52,8 @@ impl Listener {
 
     fn answer(&self) -> Answer {
         const TEXT: (&str, &str) = ("content-type", "text/plain");
-        let header = |name: &str| host::header(Headers::Request, name).unwrap_or_default();
+        let header =
+            |name: &str| host::header(Headers::Request, name).or_count().flatten().unwrap_or_default();
         let secret = self.config.peers.as_ref().map(|peers| &peers.secret);
         // First of all: who does not know it learns nothing, not even which paths there are.
         if !secret.is_some_and(|secret| secret.is_borne_by(&header("authorization"))) {

@@ -2,6 +2,7 @@
 
 use super::host::{self, Headers};
 use super::shadow::Shadow;
+use super::stats::OrCount;
 use super::worker::{now_ms, Worker};
 use crate::core::config::Config;
 use crate::core::fleet::{Fleet, Slot};
@@ -60,7 +61,9 @@ pub fn carry_out(
     let addresses: Vec<&str> =
         decision.hosts.iter().filter_map(|slot| Some(fleet.host(*slot)?.address.as_str())).collect();
     let set = !addresses.is_empty()
-        && host::set_header(Headers::Request, &config.destination_header, &addresses.join(","));
+        && host::set_header(Headers::Request, &config.destination_header, &addresses.join(","))
+            .or_count()
+            .is_some();
     if set {
         decided.slot = decision.hosts.first().copied();
         decided.named.clone_from(&decision.hosts);
@@ -82,24 +85,31 @@ pub fn shadow(decision: Decision, prompt_bytes: u64, worker: &Worker, now_ms: u6
 
 /// Puts the decision into filter state, for access logs.
 fn publish(decided: &Decided) {
-    host::set_property("kvroute.host", &decided.address);
-    host::set_property("kvroute.reason", &decided.reason);
-    host::set_property("kvroute.matched", &decided.matched_bytes.to_string());
-    host::set_property("kvroute.prompt_bytes", &decided.prompt_bytes.to_string());
+    host::set_property("kvroute.host", &decided.address).or_count();
+    host::set_property("kvroute.reason", &decided.reason).or_count();
+    host::set_property("kvroute.matched", &decided.matched_bytes.to_string()).or_count();
+    host::set_property("kvroute.prompt_bytes", &decided.prompt_bytes.to_string()).or_count();
 }
 
 /// Resumes a request whose headers are held and whose body does not come. Runs at a tick, outside the
 /// stream's own callbacks.
 pub fn rescue(stream: u32, config: &Config, worker: &Rc<RefCell<Worker>>) {
-    if !host::act_for(stream) {
+    let resumed = host::act_for(stream).or_count().and_then(|()| {
+        decide_unread(stream, config, &mut worker.borrow_mut());
+        host::resume_request().or_count()
+    });
+    if resumed.is_none() {
+        // To be tried again: nothing else would ever send it on.
+        worker.borrow_mut().held(stream);
+    }
+}
+
+fn decide_unread(stream: u32, config: &Config, worker: &mut Worker) {
+    if worker.router.has(stream) {
         return;
     }
     let now_ms = now_ms();
-    {
-        let mut worker = worker.borrow_mut();
-        worker.stats.rescued.add(1);
-        let decision = worker.router.decide_unread(Unread::NotHeld, true, now_ms);
-        carry_out(stream, &decision, 0, config, &mut worker, now_ms);
-    }
-    host::resume_request();
+    worker.stats.rescued.add(1);
+    let decision = worker.router.decide_unread(Unread::NotHeld, true, now_ms);
+    carry_out(stream, &decision, 0, config, worker, now_ms);
 }

@@ -7,7 +7,8 @@
 use super::decided::{carry_out, shadow, Decided};
 use super::host::{self, Buffer, Headers};
 use super::reading::Reading;
-use super::worker::{now_ms, Worker};
+use super::stats::OrCount;
+use super::worker::{now_ms, now_ns, Worker};
 use crate::core::blocks::BlockHash;
 use crate::core::config::{Config, Mode};
 use crate::core::prompt::{classify, Api, Method, Outline, Unread};
@@ -165,8 +166,9 @@ impl Filter {
     /// others would believe our own.
     fn read_head(&self, end_of_stream: bool) -> Head {
         let destination = self.config.destination_header.as_str();
-        let Some(headers) = host::headers(Headers::Request) else {
-            host::remove_header(Headers::Request, destination);
+        let headers = host::headers(Headers::Request).or_count();
+        let Some(headers) = headers.filter(|headers| !headers.is_empty()) else {
+            host::remove_header(Headers::Request, destination).or_count();
             return Head { kind: Err(Unread::Path), length: None, has_body: !end_of_stream };
         };
         let mut request = Method {
@@ -190,7 +192,7 @@ impl Filter {
                 b"upgrade" => request.upgrade = true,
                 _ if name == destination.as_bytes() || name.starts_with(OWN_HEADERS) => {
                     if let Ok(name) = std::str::from_utf8(name) {
-                        host::remove_header(Headers::Request, name);
+                        host::remove_header(Headers::Request, name).or_count();
                     }
                 }
                 _ => {}
@@ -201,7 +203,7 @@ impl Filter {
 
     /// Sends a request on whose prompt is not known.
     fn pass(&mut self, why: Unread, has_body: bool) -> Action {
-        let now_ns = host::now_ns();
+        let now_ns = now_ns();
         let decision = {
             let mut worker = self.worker.borrow_mut();
             worker.look_at_gauges(now_ns);
@@ -221,7 +223,7 @@ impl Filter {
             None => return,
         };
         while at < size && self.wants_more() {
-            let Some(slice) = host::buffer(Buffer::RequestBody, at, SLICE.min(size - at)) else {
+            let Some(slice) = host::buffer(Buffer::RequestBody, at, SLICE.min(size - at)).or_count() else {
                 break;
             };
             if slice.is_empty() {
@@ -308,7 +310,7 @@ impl Filter {
 
     /// Decides by what has been read of the prompt.
     fn decide(&mut self) {
-        let now_ns = host::now_ns();
+        let now_ns = now_ns();
         let now_ms = now_ns / 1_000_000;
         let Some(reading) = &mut self.reading else {
             return;
@@ -369,10 +371,11 @@ impl Filter {
         if self.decided.is_none() {
             return;
         }
-        let status = host::header(Headers::Response, ":status");
+        let status = host::header(Headers::Response, ":status").or_count().flatten();
         let class = status.as_ref().and_then(|status| status.first());
         let failed = class.is_none_or(|class| *class == b'5');
-        let served = host::property(&["upstream", "address"]).and_then(|bytes| String::from_utf8(bytes).ok());
+        let served = host::property(&["upstream", "address"]).or_count().flatten();
+        let served = served.and_then(|bytes| String::from_utf8(bytes).ok());
         if let Some(address) = served {
             self.served_by(address, class == Some(&b'2'), failed);
         }
@@ -380,9 +383,9 @@ impl Filter {
         let Some(decided) = &self.decided else { return };
         if self.config.debug_headers {
             let matched = format!("{}/{}", decided.matched_bytes, decided.prompt_bytes);
-            host::set_header(Headers::Response, "x-kvroute-host", &decided.address);
-            host::set_header(Headers::Response, "x-kvroute-reason", &decided.reason);
-            host::set_header(Headers::Response, "x-kvroute-matched", &matched);
+            host::set_header(Headers::Response, "x-kvroute-host", &decided.address).or_count();
+            host::set_header(Headers::Response, "x-kvroute-reason", &decided.reason).or_count();
+            host::set_header(Headers::Response, "x-kvroute-matched", &matched).or_count();
         }
         if !failed && self.reading.is_some() {
             self.response.tail = Some(Tail::default());
@@ -434,7 +437,7 @@ impl Filter {
         }
         if let Some(tail) = &mut self.response.tail {
             let wanted = size.min(Tail::WANTED);
-            if let Some(end) = host::buffer(Buffer::ResponseBody, size - wanted, wanted) {
+            if let Some(end) = host::buffer(Buffer::ResponseBody, size - wanted, wanted).or_count() {
                 tail.push(&end);
             }
         }

@@ -11,6 +11,7 @@
 
 use super::host::{self, Buffer, Headers};
 use super::shared::Shared;
+use super::stats::OrCount;
 use super::worker::Worker;
 use crate::core::config::{self, Config};
 use crate::core::fleet::{self, Part, Slot};
@@ -249,7 +250,8 @@ impl Peer {
         let (path, bearer) = (self.heard.path(), settings.secret.bearer());
         let more = ("authorization", bearer.as_str());
         let destination = (config.destination_header.as_str(), self.address.as_str());
-        self.under_way = host::get(&settings.cluster, destination, &path, more, settings.timeout_ms);
+        self.under_way =
+            host::get(&settings.cluster, destination, &path, more, settings.timeout_ms).or_count();
         if self.under_way.is_none() {
             self.failed(worker, Failure::Status(0));
         }
@@ -269,9 +271,9 @@ impl Peer {
 
 /// The value that was answered, or why there is none. To be called inside the answer's callback.
 fn answer(body_size: usize) -> Result<Vec<u8>, Failure> {
-    match host::status(Headers::CallResponse) {
+    match host::status(Headers::CallResponse).or_count().unwrap_or(0) {
         200 if body_size > MAX_VALUE => Err(Failure::Content),
-        200 => Ok(host::buffer(Buffer::CallResponseBody, 0, body_size).unwrap_or_default()),
+        200 => Ok(host::buffer(Buffer::CallResponseBody, 0, body_size).or_count().unwrap_or_default()),
         status if status / 100 == 4 => Err(Failure::Refused(status)),
         status => Err(Failure::Status(status)),
     }

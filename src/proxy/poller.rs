@@ -9,7 +9,7 @@
 
 use super::host::{self, Buffer, Headers};
 use super::shared::Lease;
-use super::stats::PollFailure;
+use super::stats::{OrCount, PollFailure};
 use super::worker::Worker;
 use crate::core::blocks::digest;
 use crate::core::config::Config;
@@ -98,7 +98,9 @@ impl Poller {
         let Some(generation) = self.generation else {
             return false;
         };
-        let (lease, cas) = worker.shared.lease();
+        let Some((lease, cas)) = worker.shared.lease() else {
+            return false;
+        };
         let mine = Lease { generation, holder: worker.id, until_ms: now_ms + LEASE_MS };
         let Some(lease) = lease else {
             return worker.shared.take_lease(mine, cas);
@@ -178,7 +180,8 @@ impl Leading {
         let own = earlier.unwrap_or_else(|| worker.known(slot).0);
         let destination = (config.destination_header.as_str(), address.as_str());
         let more = ("accept", "text/plain");
-        match host::get(&config.cluster, destination, &config.poll.path, more, config.poll.timeout_ms) {
+        let token = host::get(&config.cluster, destination, &config.poll.path, more, config.poll.timeout_ms);
+        match token.or_count() {
             Some(token) => self.under_way.push(Call { token, slot, address, own }),
             None => self.failed(worker, config, &Call { token: 0, slot, address, own }, PollFailure::Refused),
         }
@@ -206,11 +209,10 @@ impl Leading {
 
 /// What the answer says, or why it says nothing. To be called inside the answer's callback.
 fn outcome(body_size: usize) -> Result<EngineSample, PollFailure> {
-    let status = host::status(Headers::CallResponse);
+    let status = host::status(Headers::CallResponse).or_count().unwrap_or(0);
     if status != 200 {
         return Err(PollFailure::Status(status));
     }
-    let body =
-        host::buffer(Buffer::CallResponseBody, 0, body_size.min(MAX_BODY_BYTES + 1)).unwrap_or_default();
-    read_engine(&body).map_err(PollFailure::Content)
+    let body = host::buffer(Buffer::CallResponseBody, 0, body_size.min(MAX_BODY_BYTES + 1)).or_count();
+    read_engine(&body.unwrap_or_default()).map_err(PollFailure::Content)
 }

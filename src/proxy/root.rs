@@ -10,6 +10,7 @@ use super::filter::Filter;
 use super::host::{self, Buffer};
 use super::peers::Peers;
 use super::poller::Poller;
+use super::stats::OrCount;
 use super::stream::Stream;
 use super::worker::{now_ms, Worker};
 use crate::core::config::Config;
@@ -41,7 +42,7 @@ enum Loaded {
 
 impl RootContext for Root {
     fn on_configure(&mut self, _size: usize) -> bool {
-        let bytes = host::buffer(Buffer::Configuration, 0, MAX_CONFIGURATION).unwrap_or_default();
+        let bytes = host::buffer(Buffer::Configuration, 0, MAX_CONFIGURATION).or_count().unwrap_or_default();
         match Config::parse(&bytes) {
             Ok(config) if config.control => {
                 self.loaded = Some(Loaded::Control(Rc::new(Listener::new(config))));
@@ -51,7 +52,7 @@ impl RootContext for Root {
                 let (worker, poller) = (Worker::of(&config), Poller::new(&bytes));
                 let (config, peers) = (Rc::new(config), Peers::default());
                 self.loaded = Some(Loaded::Routing { config, worker, poller, peers });
-                host::set_tick_period(Duration::from_millis(TICK_MS))
+                host::set_tick_period(Duration::from_millis(TICK_MS)).or_count().is_some()
             }
             Err(refusal) => {
                 log::error!("kvroute: configuration refused: {refusal}");

@@ -18,6 +18,7 @@
 //! outlives a code update.
 
 use super::host;
+use super::stats::OrCount;
 use crate::core::journal::read_bulletin;
 use crate::core::roster::Roster;
 use crate::core::snapshot::Snapshot;
@@ -72,67 +73,71 @@ impl Shared {
         const KEY: &str = "kvroute/1/roster";
         let mut roster = Roster::default();
         for _ in 0..ATTEMPTS {
-            let (found, cas) = read_or_create(KEY);
+            let Some((found, cas)) = read_or_create(KEY) else {
+                // Slots that others do not know of are better than no hosts.
+                roster.admit(hosts);
+                break;
+            };
             roster = Roster::decode(&found).unwrap_or_default();
-            if !roster.admit(hosts) || host::set_shared(KEY, &roster.encode(), Some(cas)) {
+            if !roster.admit(hosts) || set_if_unchanged(KEY, &roster.encode(), cas) != Some(false) {
                 break;
             }
         }
         roster
     }
 
-    /// The number of this process among gateways: the first to ask chooses, a random one. `None` if others kept winning;
-    /// try again at the next tick.
+    /// The number of this process among gateways: the first to ask chooses, a random one. `None` if others kept winning
+    /// or Envoy refuses; try again at the next tick.
     pub fn gateway(drawn: u64) -> Option<u64> {
         const KEY: &str = "kvroute/1/gateway";
         for _ in 0..ATTEMPTS {
-            let (found, cas) = read_or_create(KEY);
+            let (found, cas) = read_or_create(KEY)?;
             let known = Reader::new(&found, VERSION).and_then(|mut value| value.u64());
             if known.is_some() {
                 return known;
             }
             let mut value = Writer::new(VERSION);
             value.u64(drawn);
-            host::set_shared(KEY, &value.finish(), Some(cas));
+            set_if_unchanged(KEY, &value.finish(), cas)?;
         }
         None
     }
 
     /// What this gateway tells others, if any of its workers has published it.
     pub fn journal(&self) -> Option<Vec<u8>> {
-        Some(host::shared(&self.journal)?.0)
+        Some(read(&self.journal)?.0)
     }
 
     /// Publishes what this gateway tells others. Only the leader does.
     pub fn publish_journal(&self, value: &[u8]) {
-        host::set_shared(&self.journal, value, None);
+        host::set_shared(&self.journal, value, None).or_count();
     }
 
     /// What others told this gateway, if they did.
     pub fn heard(&self) -> Option<Vec<u8>> {
-        Some(host::shared(&self.heard)?.0)
+        Some(read(&self.heard)?.0)
     }
 
     /// Publishes what others told this gateway. Only the leader does.
     pub fn publish_heard(&self, value: &[u8]) {
-        host::set_shared(&self.heard, value, None);
+        host::set_shared(&self.heard, value, None).or_count();
     }
 
     /// The snapshot, if there is one.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        Snapshot::decode(&host::shared(&self.fleet)?.0)
+        Snapshot::decode(&read(&self.fleet)?.0)
     }
 
     /// Publishes the snapshot. Only the leader does.
     pub fn publish_snapshot(&self, snapshot: &Snapshot) {
-        host::set_shared(&self.fleet, &snapshot.encode(), None);
+        host::set_shared(&self.fleet, &snapshot.encode(), None).or_count();
     }
 
     /// The generation of the configuration with this fingerprint: the newest one's if it is that, else a
-    /// new number. `None` if others kept winning; try again at the next tick.
+    /// new number. `None` if others kept winning or Envoy refuses; try again at the next tick.
     pub fn generation(&self, fingerprint: u64) -> Option<u64> {
         for _ in 0..ATTEMPTS {
-            let (found, cas) = read_or_create(&self.generation);
+            let (found, cas) = read_or_create(&self.generation)?;
             let known = Reader::new(&found, VERSION).and_then(|mut value| Some((value.u64()?, value.u64()?)));
             let number = match known {
                 Some((number, newest)) if newest == fingerprint => return Some(number),
@@ -142,20 +147,20 @@ impl Shared {
             let mut value = Writer::new(VERSION);
             value.u64(number);
             value.u64(fingerprint);
-            if host::set_shared(&self.generation, &value.finish(), Some(cas)) {
+            if set_if_unchanged(&self.generation, &value.finish(), cas)? {
                 return Some(number);
             }
         }
         None
     }
 
-    /// The lease as it stands, and the number to replace it with [`Shared::take_lease`].
-    pub fn lease(&self) -> (Option<Lease>, u32) {
-        let (found, cas) = read_or_create(&self.leader);
+    /// The lease as it stands, and the number to replace it with [`Shared::take_lease`]. `None` if Envoy refuses.
+    pub fn lease(&self) -> Option<(Option<Lease>, u32)> {
+        let (found, cas) = read_or_create(&self.leader)?;
         let lease = Reader::new(&found, VERSION).and_then(|mut value| {
             Some(Lease { generation: value.u64()?, holder: value.u64()?, until_ms: value.u64()? })
         });
-        (lease, cas)
+        Some((lease, cas))
     }
 
     /// Takes or renews the lease, unless somebody else was faster.
@@ -164,21 +169,21 @@ impl Shared {
         value.u64(lease.generation);
         value.u64(lease.holder);
         value.u64(lease.until_ms);
-        host::set_shared(&self.leader, &value.finish(), Some(cas))
+        set_if_unchanged(&self.leader, &value.finish(), cas) == Some(true)
     }
 
     /// What worker `n` has published. `None` if no worker ever had that number.
     pub fn worker(&self, n: usize) -> Option<(Vec<u8>, u32)> {
-        host::shared(&self.worker_key(n))
+        read(&self.worker_key(n))
     }
 
     /// Takes the first number that no living worker has: never used, or silent since `silent_before_ms`.
     pub fn claim_worker(&self, value: &[u8], silent_before_ms: u64) -> Option<usize> {
         for n in 0..MAX_WORKERS {
             let key = self.worker_key(n);
-            let (found, cas) = read_or_create(&key);
+            let (found, cas) = read_or_create(&key)?;
             let alive = read_bulletin(&found).is_some_and(|bulletin| bulletin.at_ms >= silent_before_ms);
-            if !alive && host::set_shared(&key, value, Some(cas)) {
+            if !alive && set_if_unchanged(&key, value, cas)? {
                 return Some(n);
             }
         }
@@ -186,8 +191,8 @@ impl Shared {
     }
 
     /// Publishes for worker `n`, unless somebody else has taken the number since it was read.
-    pub fn publish_worker(&self, n: usize, value: &[u8], cas: u32) -> bool {
-        host::set_shared(&self.worker_key(n), value, Some(cas))
+    pub fn publish_worker(&self, n: usize, value: &[u8], cas: u32) {
+        set_if_unchanged(&self.worker_key(n), value, cas);
     }
 
     fn worker_key(&self, n: usize) -> String {
@@ -196,13 +201,25 @@ impl Shared {
 }
 
 /// Reads a value that shall be replaced only by who read it, so that there is something to replace: a key
-/// that does not exist is created empty.
-fn read_or_create(key: &str) -> (Vec<u8>, u32) {
+/// that does not exist is created empty. `None` if Envoy refuses.
+fn read_or_create(key: &str) -> Option<(Vec<u8>, u32)> {
     // No value has this number, so a key that exists by now is left alone; Envoy checks numbers only there.
     const IF_ABSENT: u32 = u32::MAX;
-    if let Some(found) = host::shared(key) {
-        return found;
+    if let Some(found) = host::shared(key).or_count()? {
+        return Some(found);
     }
-    host::set_shared(key, &[], Some(IF_ABSENT));
-    host::shared(key).unwrap_or_default()
+    set_if_unchanged(key, &[], IF_ABSENT)?;
+    read(key)
+}
+
+/// Reads a value, if there is one and Envoy gives it.
+// One copy for all values: each would be two hundred bytes of wasm more.
+#[inline(never)]
+fn read(key: &str) -> Option<(Vec<u8>, u32)> {
+    host::shared(key).or_count().flatten()
+}
+
+/// Whether a value was still the one with this number, and has been replaced. `None` if Envoy refuses.
+fn set_if_unchanged(key: &str, value: &[u8], cas: u32) -> Option<bool> {
+    host::set_shared(key, value, Some(cas)).or_count()
 }

@@ -3,7 +3,7 @@
 //! Envoy never forgets a metric, so their number is bounded: a fixed list, and for each host slot
 //! ([`crate::core::config::MAX_HOSTS`] at most) five, seven with peers. A name is the same metric in every worker.
 
-use super::host::{self, MetricKind};
+use super::host::{self, MetricKind, Refused};
 use crate::core::audit::InFlight;
 use crate::core::fleet::{Own, Peers, Slot};
 use crate::core::prompt::Unread;
@@ -51,6 +51,35 @@ impl fmt::Display for PollFailure {
     }
 }
 
+/// What is done about a call that Envoy refuses: it is counted, and the caller goes on without.
+pub trait OrCount<T> {
+    /// What the call brought, if it was not refused.
+    fn or_count(self) -> Option<T>;
+}
+
+impl<T> OrCount<T> for Result<T, Refused> {
+    fn or_count(self) -> Option<T> {
+        self.map_err(count_refused).ok()
+    }
+}
+
+thread_local! {
+    /// Calls that Envoy refused this VM since a worker last told, and a bit for each kind of call that was ever.
+    static REFUSED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+#[cold]
+#[inline(never)]
+fn count_refused(refused: Refused) {
+    let (count, kinds) = REFUSED.get();
+    let kind = 1 << refused.call as u32;
+    REFUSED.set((count + 1, kinds | kind));
+    // Once for each kind: a call that is always refused must not fill the log.
+    if kinds & kind == 0 {
+        log::warn!("kvroute: Envoy refuses {} (status {})", refused.call.name(), refused.status);
+    }
+}
+
 /// A metric that only rises. What is added is kept until the next tick: a request would otherwise spend most of
 /// its calls to Envoy on counting.
 #[derive(Debug)]
@@ -63,10 +92,7 @@ impl Counter {
     // Called some fifty times: inlined, each would be a hundred bytes of wasm more.
     #[inline(never)]
     fn new(name: &str) -> Self {
-        Self {
-            id: host::define_metric(MetricKind::Counter, &format!("kvroute_{name}_total")),
-            pending: Cell::new(0),
-        }
+        Self { id: define(MetricKind::Counter, format_args!("kvroute_{name}_total")), pending: Cell::new(0) }
     }
 
     /// Adds to it.
@@ -75,9 +101,12 @@ impl Counter {
     }
 
     fn flush(&self) {
-        let more = self.pending.take();
+        let more = self.pending.get();
         if let Some(id) = self.id.filter(|_| more > 0) {
-            host::add_metric(id, i64::try_from(more).unwrap_or(i64::MAX));
+            // What Envoy does not take is still to be told.
+            if add(id, i64::try_from(more).unwrap_or(i64::MAX)) {
+                self.pending.set(0);
+            }
         }
     }
 }
@@ -91,14 +120,14 @@ pub struct MatchPercent {
 
 impl MatchPercent {
     fn new(whose: &str) -> Self {
-        Self { id: host::define_metric(MetricKind::Histogram, &format!("kvroute_match_percent_{whose}")) }
+        Self { id: define(MetricKind::Histogram, format_args!("kvroute_match_percent_{whose}")) }
     }
 
     /// Records that `part` of `whole` was found. An empty prompt has no share.
     pub fn record(&self, part: u64, whole: u64) {
         let percent = part.min(whole).saturating_mul(100).checked_div(whole);
         if let Some((id, percent)) = self.id.zip(percent) {
-            host::record_metric(id, percent);
+            record(id, percent);
         }
     }
 }
@@ -149,6 +178,8 @@ pub struct Stats {
     pub broken_bodies: Counter,
     /// Requests that failed by their host's fault.
     pub host_failures: Counter,
+    /// Calls that Envoy refused.
+    host_call_failures: Counter,
     /// Placements that the journal had no room for.
     pub untold: Counter,
     /// Requests resumed because no body came while their headers were held.
@@ -194,6 +225,7 @@ impl Stats {
             moved: Counter::new("requests_moved"),
             broken_bodies: Counter::new("bodies_broken"),
             host_failures: Counter::new("host_failures"),
+            host_call_failures: Counter::new("host_call_failures"),
             untold: Counter::new("placements_untold"),
             rescued: Counter::new("requests_rescued"),
             peers_pulled: Counter::new("peers_pulled"),
@@ -233,6 +265,9 @@ impl Stats {
 
     /// Hands over to Envoy what was added since the last call.
     pub fn flush(&self) {
+        let (refused, kinds) = REFUSED.get();
+        REFUSED.set((0, kinds));
+        self.host_call_failures.add(refused);
         let single = [
             &self.polls_ok,
             &self.prompt_bytes,
@@ -252,6 +287,7 @@ impl Stats {
             &self.moved,
             &self.broken_bodies,
             &self.host_failures,
+            &self.host_call_failures,
             &self.untold,
             &self.rescued,
             &self.peers_pulled,
@@ -300,7 +336,7 @@ impl PeerGauge {
             [(self.requests, u64::from(peers.requests)), (self.prefill_tokens, peers.prefill_tokens)]
         {
             if let Some(id) = id {
-                host::record_metric(id, value);
+                record(id, value);
             }
         }
     }
@@ -328,12 +364,41 @@ impl SlotGauge {
     }
 }
 
+// What follows is called in many places: inlined, it would be a kilobyte of wasm more.
+
 /// Defines a host's metric, or finds it defined.
+#[inline(never)]
 fn gauge(kind: MetricKind, slot: Slot, what: &str) -> Option<u32> {
-    host::define_metric(kind, &format!("kvroute_slot_{}_{what}", slot.0))
+    define(kind, format_args!("kvroute_slot_{}_{what}", slot.0))
+}
+
+/// Defines a metric. One that Envoy refuses is neither written nor read.
+#[inline(never)]
+fn define(kind: MetricKind, name: fmt::Arguments) -> Option<u32> {
+    host::define_metric(kind, &name.to_string()).or_count()
+}
+
+/// Adds to a metric. Answers whether Envoy took it.
+#[inline(never)]
+fn add(id: u32, offset: i64) -> bool {
+    host::add_metric(id, offset).or_count().is_some()
+}
+
+/// Records a value, unless Envoy refuses it.
+#[inline(never)]
+fn record(id: u32, value: u64) {
+    host::record_metric(id, value).or_count();
+}
+
+/// Reads a metric, unless Envoy refused it.
+#[inline(never)]
+fn read(id: Option<u32>) -> Option<u64> {
+    host::metric(id?).or_count()
 }
 
 impl SlotGauges {
+    // As above.
+    #[inline(never)]
     fn of(&mut self, slot: Slot) -> Option<&mut SlotGauge> {
         let place = usize::from(slot.0);
         if self.slots.len() <= place {
@@ -348,7 +413,7 @@ impl SlotGauges {
         let Some(gauge) = self.of(change.slot) else { return };
         gauge.pending_tokens += change.sent_tokens;
         if let Some((id, mark)) = gauge.cold_mark.zip(change.cold_mark) {
-            host::record_metric(id, mark);
+            record(id, mark);
         }
         for (id, offset) in [
             (gauge.requests, change.requests),
@@ -357,7 +422,8 @@ impl SlotGauges {
             (gauge.cold, change.cold),
         ] {
             if let Some(id) = id.filter(|_| offset != 0) {
-                host::add_metric(id, offset);
+                // A gauge that misses one is corrected by the audit.
+                add(id, offset);
             }
         }
     }
@@ -367,7 +433,9 @@ impl SlotGauges {
         for gauge in self.slots.iter_mut().flatten() {
             // A correction may have taken more back than was sent since: a counter cannot fall.
             if let Some(id) = gauge.sent_tokens.filter(|_| gauge.pending_tokens > 0) {
-                host::add_metric(id, std::mem::take(&mut gauge.pending_tokens));
+                if add(id, gauge.pending_tokens) {
+                    gauge.pending_tokens = 0;
+                }
             }
         }
     }
@@ -375,7 +443,7 @@ impl SlotGauges {
     /// What the gauges say is in flight on a host; two host calls.
     pub fn in_flight(&mut self, slot: Slot) -> InFlight {
         let Some(gauge) = self.of(slot) else { return InFlight::default() };
-        let read = |id: Option<u32>| id.and_then(host::metric).unwrap_or(0) as i64;
+        let read = |id| read(id).unwrap_or(0) as i64;
         InFlight { requests: read(gauge.requests), prefill_tokens: read(gauge.prefill_tokens) }
     }
 
@@ -412,14 +480,14 @@ impl SlotGauges {
         else {
             return Peers::default();
         };
-        let read = |id: &Option<u32>| id.and_then(host::metric).unwrap_or(0);
+        let read = |id: &Option<u32>| read(*id).unwrap_or(0);
         let requests = u32::try_from(read(requests)).unwrap_or(u32::MAX);
         Peers { requests, prefill_tokens: read(prefill_tokens) }
     }
 
     /// The anchor of the last cold prompt that any worker placed on a host; one host call.
     pub fn cold_mark(&mut self, slot: Slot) -> Option<u64> {
-        self.of(slot)?.cold_mark.and_then(host::metric)
+        read(self.of(slot)?.cold_mark)
     }
 
     /// Reads what other workers and gateways may have changed since; four host calls, six with peers. A gauge below
@@ -429,7 +497,7 @@ impl SlotGauges {
         let InFlight { requests, prefill_tokens } = self.in_flight(slot);
         own.requests = u32::try_from(requests.max(0)).unwrap_or(u32::MAX);
         own.prefill_tokens = prefill_tokens.max(0) as u64;
-        if let Some(cold) = self.of(slot).and_then(|gauge| gauge.cold).and_then(host::metric) {
+        if let Some(cold) = self.of(slot).and_then(|gauge| read(gauge.cold)) {
             own.cold_placed = cold;
         }
         own.cold_mark = self.cold_mark(slot).unwrap_or(own.cold_mark);
@@ -439,10 +507,10 @@ impl SlotGauges {
     pub fn read(&mut self, slot: Slot, own: &mut Own, peers: &mut Peers) {
         self.read_in_flight(slot, own, peers);
         let Some(gauge) = self.of(slot) else { return };
-        if let Some(begun) = gauge.begun.and_then(host::metric) {
+        if let Some(begun) = read(gauge.begun) {
             own.begun = begun;
         }
-        if let Some(tokens) = gauge.sent_tokens.and_then(host::metric) {
+        if let Some(tokens) = read(gauge.sent_tokens) {
             own.sent_tokens = tokens.saturating_add_signed(gauge.pending_tokens);
         }
     }

@@ -6,7 +6,7 @@
 
 use super::host;
 use super::shared::Shared;
-use super::stats::{SlotGauges, Stats};
+use super::stats::{OrCount, SlotGauges, Stats};
 use crate::core::audit::{Audit, InFlight};
 use crate::core::config::Config;
 use crate::core::fleet::{Own, Peers, Slot};
@@ -312,13 +312,14 @@ impl Worker {
     /// Requests that have been held for long without any body ever having come to this VM: they are to be
     /// resumed. Envoy without `allow_on_headers_stop_iteration` would hold them for ever.
     pub fn stuck(&mut self, now_ms: u64) -> Vec<u32> {
-        let Holding::Untried(rescues) = self.holding else {
-            return Vec::new();
-        };
         let is_stuck = |at: u64| now_ms.saturating_sub(at) >= HELD_TOO_LONG_MS;
         let stuck: Vec<u32> =
             self.held.iter().filter(|(_, at)| is_stuck(*at)).map(|(stream, _)| *stream).collect();
         self.held.retain(|(_, at)| !is_stuck(*at));
+        // Those that were held last are still to be resumed when holding has been given up.
+        let Holding::Untried(rescues) = self.holding else {
+            return stuck;
+        };
         let rescues = rescues.saturating_add(stuck.len() as u32);
         self.holding =
             if rescues < RESCUES_BEFORE_GIVING_UP { Holding::Untried(rescues) } else { Holding::GivenUp };
@@ -341,5 +342,12 @@ fn collect(outgoing: &mut Option<Outgoing>, placement: &Placement) {
 
 /// The wall clock in milliseconds.
 pub fn now_ms() -> u64 {
-    host::now_ns() / 1_000_000
+    now_ns() / 1_000_000
+}
+
+/// The wall clock in nanoseconds. Without one it is 1970: nothing is too old then, and every reading is renewed.
+// Called in a dozen places.
+#[inline(never)]
+pub fn now_ns() -> u64 {
+    host::now_ns().or_count().unwrap_or(0)
 }

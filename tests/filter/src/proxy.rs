@@ -7,6 +7,7 @@ use proxy_wasm::types::{LogLevel, MetricType, Status};
 use crate::callbacks;
 use crate::headers::HeaderMap;
 use crate::state::{lock, Answer, Here, Interruption, State, Vm};
+use crate::stream::response_head;
 use crate::traffic::Traffic;
 use crate::worker::{ConfigRefused, Worker};
 
@@ -134,10 +135,25 @@ impl Proxy {
     ///
     /// If the call does not wait any more.
     pub fn answer(&self, call: &HttpCall, status: u32, body: &[u8]) {
-        let status = status.to_string();
-        let length = body.len().to_string();
-        let headers = [(":status", status), ("content-length", length)];
-        self.deliver(call, headers.into_iter().collect(), body);
+        let none: [(&str, &[u8]); 0] = [];
+        self.answer_with(call, status, none, body);
+    }
+
+    /// Answers a call with further headers.
+    ///
+    /// # Panics
+    ///
+    /// If the call does not wait any more.
+    pub fn answer_with<N: AsRef<str>, V: AsRef<[u8]>>(
+        &self,
+        call: &HttpCall,
+        status: u32,
+        headers: impl IntoIterator<Item = (N, V)>,
+        body: &[u8],
+    ) {
+        let mut head = response_head(status, headers);
+        head.add("content-length", body.len().to_string().as_bytes());
+        self.deliver(call, Some(head), body);
     }
 
     /// Ends a call without an answer: a reset, or a body over the limit of Envoy's client.
@@ -146,10 +162,10 @@ impl Proxy {
     ///
     /// If the call does not wait any more.
     pub fn break_off(&self, call: &HttpCall) {
-        self.deliver(call, HeaderMap::default(), b"");
+        self.deliver(call, None, b"");
     }
 
-    fn deliver(&self, call: &HttpCall, headers: HeaderMap, body: &[u8]) {
+    fn deliver(&self, call: &HttpCall, headers: Option<HeaderMap>, body: &[u8]) {
         let place = {
             let mut state = self.lock();
             let waiting = state.calls.iter().position(|other| other == call);
@@ -160,7 +176,7 @@ impl Proxy {
         let worker = worker.expect("the worker that made the call");
         let (context, token, body) = (call.context, call.token, body.to_vec());
         worker.run(move |here| {
-            let (count, size) = (headers.len(), body.len());
+            let (count, size) = (headers.as_ref().map_or(0, HeaderMap::len), body.len());
             here.with(|vm| vm.answer = Some(Answer { headers, body }));
             callbacks::http_call_response(here, context, token, count, size);
             here.with(|vm| vm.answer = None);
@@ -224,14 +240,22 @@ impl Proxy {
 
     // ---- faults ----
 
-    /// Makes a host function, by its ABI name, fail from now on.
+    /// Makes a host function, by its ABI name, fail from now on. With [`Status::Ok`] it says that it succeeded, and has
+    /// done nothing and filled no buffer.
     pub fn fail(&self, function: &str, status: Status) {
         self.lock().faults.insert(function.to_owned(), status);
     }
 
-    /// Ends all faults.
-    pub fn heal(&self) {
-        self.lock().faults.clear();
+    /// Makes a single call fail, whatever it is: the one that comes after `before` others. The SDK's own are left out.
+    pub fn fail_after(&self, before: usize, status: Status) {
+        self.lock().fault_after = Some((before, status));
+    }
+
+    /// Ends all faults. Answers whether a single call that was to fail had still not come.
+    pub fn heal(&self) -> bool {
+        let mut state = self.lock();
+        state.faults.clear();
+        state.fault_after.take().is_some()
     }
 
     /// Lets `act` happen just before the next call of a host function, by its ABI name: what another

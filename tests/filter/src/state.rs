@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) traffic: Traffic,
     /// Host functions that fail, and with what.
     pub(crate) faults: BTreeMap<String, Status>,
+    /// The one call that fails, by how many come before it.
+    pub(crate) fault_after: Option<(usize, Status)>,
     /// What happens just before the next call of a host function.
     pub(crate) interruption: Option<Interruption>,
     last_id: u32,
@@ -57,7 +59,8 @@ pub(crate) struct Root {
 }
 
 pub(crate) struct Answer {
-    pub(crate) headers: HeaderMap,
+    /// None if the call broke off.
+    pub(crate) headers: Option<HeaderMap>,
     pub(crate) body: Vec<u8>,
 }
 
@@ -73,6 +76,7 @@ impl State {
             log: Vec::new(),
             traffic: Traffic::default(),
             faults: BTreeMap::new(),
+            fault_after: None,
             interruption: None,
             last_id: 0,
         }

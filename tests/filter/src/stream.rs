@@ -72,17 +72,20 @@ impl Stream {
         status: u32,
         headers: &[(&str, &str)],
     ) -> Action {
+        self.set_property(&["upstream", "address"], address.as_bytes());
+        self.set_property(&["upstream", "request_attempt_count"], &attempts.to_le_bytes());
+        self.respond_from_nowhere(status, headers.iter().copied())
+    }
+
+    /// A response begins, and Envoy does not tell which upstream it is from.
+    pub fn respond_from_nowhere<N: AsRef<str>, V: AsRef<[u8]>>(
+        &self,
+        status: u32,
+        headers: impl IntoIterator<Item = (N, V)>,
+    ) -> Action {
         assert!(!self.is_held(), "a held request cannot be answered");
-        let address = address.to_owned();
-        let headers = response_head(status, headers.iter().copied());
-        self.run(move |here, id| {
-            look(here, id, |exchange| {
-                exchange.set_property(&["upstream", "address"], address.as_bytes());
-                let count = ["upstream", "request_attempt_count"];
-                exchange.set_property(&count, &attempts.to_le_bytes());
-            });
-            response_headers(here, id, status, headers, false)
-        })
+        let headers = response_head(status, headers);
+        self.run(move |here, id| response_headers(here, id, status, headers, false))
     }
 
     /// A piece of the response's body arrives.
@@ -188,7 +191,7 @@ fn look<R>(here: &Here, id: u32, act: impl FnOnce(&mut Exchange) -> R) -> R {
     here.with(|vm| act(vm.streams.entry(id).or_default()))
 }
 
-fn response_head<N: AsRef<str>, V: AsRef<[u8]>>(
+pub(crate) fn response_head<N: AsRef<str>, V: AsRef<[u8]>>(
     status: u32,
     headers: impl IntoIterator<Item = (N, V)>,
 ) -> HeaderMap {

@@ -1,6 +1,6 @@
 //! How often the filter called the host, and how much was copied for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Host calls and copied bytes, counted since the proxy started or between two moments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,6 +13,11 @@ impl Traffic {
     /// How often the filter called one host function, by its ABI name.
     pub fn calls(&self, function: &str) -> u64 {
         self.calls.get(function).copied().unwrap_or_default()
+    }
+
+    /// Every host function that the filter called, by its ABI name.
+    pub fn functions(&self) -> BTreeSet<&'static str> {
+        self.calls.keys().copied().collect()
     }
 
     /// How often the filter called any host function.

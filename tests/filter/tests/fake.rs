@@ -58,7 +58,9 @@ impl Context for StubRoot {
     fn on_http_call_response(&mut self, _: u32, headers: usize, size: usize, _: usize) {
         let body = hostcalls::get_buffer(BufferType::HttpCallResponseBody, 0, size);
         let body = body.ok().flatten().unwrap_or_default();
-        let status = hostcalls::get_map_value(MapType::HttpCallResponseHeaders, ":status");
+        // The map of a call that broke off is out of reach: to ask the SDK for it is to panic.
+        let status =
+            (headers > 0).then(|| hostcalls::get_map_value(MapType::HttpCallResponseHeaders, ":status"));
         log::info!("{headers} headers, {status:?}, {}", String::from_utf8_lossy(&body));
     }
 }
@@ -273,10 +275,10 @@ fn a_call_is_answered_to_the_root_that_made_it() {
     assert_eq!(calls[0].headers.get(":path").as_deref(), Some("/metrics"));
     assert_eq!(calls[0].timeout_ms, 1000);
     proxy.answer(&calls[0], 200, b"body");
-    assert_eq!(last(&proxy, 1), ["2 headers, Ok(Some(\"200\")), body"]);
+    assert_eq!(last(&proxy, 1), ["2 headers, Some(Ok(Some(\"200\"))), body"]);
     worker.tick();
     proxy.break_off(&proxy.calls()[0]);
-    assert_eq!(last(&proxy, 1), ["0 headers, Ok(None), "]);
+    assert_eq!(last(&proxy, 1), ["0 headers, None, "]);
     assert_eq!(proxy.calls(), []);
 }
 

@@ -15,6 +15,9 @@ use crate::headers::HeaderMap;
 use crate::proxy::{HttpCall, LogLine};
 use crate::state::{Here, Interruption, State};
 
+/// Functions that the SDK itself relies on, and that Envoy does not fail for a context that exists.
+const SDKS_OWN: [&str; 2] = ["proxy_log", "proxy_set_effective_context"];
+
 type Outcome = Result<(), Status>;
 
 /// Counts the call, fails it if the test wants that, and otherwise runs it under the state's lock.
@@ -25,13 +28,26 @@ fn host(function: &'static str, run: impl FnOnce(&mut State, usize) -> Outcome) 
     interrupt(&here, function);
     let mut state = here.lock();
     state.traffic.count_call(function);
-    if let Some(status) = state.faults.get(function) {
-        return *status as u32;
+    if let Some(status) = fault(&mut state, function) {
+        return status as u32;
     }
     match run(&mut state, here.vm) {
         Ok(()) => Status::Ok as u32,
         Err(status) => status as u32,
     }
+}
+
+/// The status with which this call fails, if a test wants that.
+fn fault(state: &mut State, function: &str) -> Option<Status> {
+    if let Some(status) = state.faults.get(function) {
+        return Some(*status);
+    }
+    if SDKS_OWN.contains(&function) {
+        return None;
+    }
+    let (before, status) = state.fault_after?;
+    state.fault_after = before.checked_sub(1).map(|before| (before, status));
+    state.fault_after.is_none().then_some(status)
 }
 
 /// Runs what a test wants to happen just before this call, with the lock free for it.

@@ -69,7 +69,7 @@ extern "C" fn proxy_set_buffer_bytes(
 fn map(state: &mut State, vm: usize, kind: u32) -> Option<&HeaderMap> {
     let vm = &mut state.vms[vm];
     if kind == MapType::HttpCallResponseHeaders as u32 {
-        return vm.answer.as_ref().map(|answer| &answer.headers);
+        return vm.answer.as_ref()?.headers.as_ref();
     }
     vm.exchange().and_then(|exchange| exchange.map(kind))
 }

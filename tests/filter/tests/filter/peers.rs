@@ -1,7 +1,7 @@
 //! Several gateways, each a process of its own, tell each other what they placed and what they have in flight;
 //! whatever goes wrong between them costs hits and nothing else.
 
-use fake_proxy::{HttpCall, LocalReply, Options, Stream, Worker};
+use fake_proxy::{HttpCall, LocalReply, Options, Status, Stream, Worker};
 use kvroute::core::fleet::Part;
 use kvroute::core::snapshot::Snapshot;
 use serde_json::{json, Value};
@@ -569,6 +569,27 @@ fn an_engines_requests_that_peers_told_are_not_foreign() {
         }
     }
     panic!("polls do not know what peers told");
+}
+
+/// Whatever Envoy refuses, nothing panics and nobody is let in or through.
+#[test]
+fn a_control_listener_whose_calls_are_refused_tells_nothing_that_it_should_not() {
+    let mesh = Mesh::settled(1);
+    let member = &mesh.members[0];
+    let functions = ["proxy_get_header_map_value", "proxy_get_shared_data", "proxy_send_local_response"];
+    for (function, told) in functions.into_iter().zip([Some(401), Some(503), None]) {
+        for status in [Status::BadArgument, Status::NotFound, Status::InternalFailure, Status::Ok] {
+            member.gateway.proxy.fail(function, status);
+            let bearer = format!("Bearer {SECRET}");
+            let headers = [(":method", "GET"), (":path", "/kvroute/journal"), ("authorization", &bearer)];
+            let stream = member.control.request(headers, true);
+            assert_eq!(stream.local_reply().map(|reply| reply.status), told, "{function} {status:?}");
+            assert!(told.is_some() || stream.is_held(), "{function} {status:?}");
+            stream.finish();
+            member.gateway.proxy.heal();
+        }
+    }
+    assert_eq!(member.gateway.panics(), Vec::<String>::new());
 }
 
 #[test]
