@@ -105,6 +105,17 @@ impl Blocks {
     }
 }
 
+/// Block size of a name's digest: only its identity matters, not where it differs from another.
+const DIGEST_BLOCK: usize = 256;
+
+/// A digest of a name (model, response): what [`Blocks`] of 256 bytes make of it, in whatever pieces it comes; 0 for
+/// none.
+pub fn digest(name: &[u8]) -> u64 {
+    let mut blocks = Blocks::new(DIGEST_BLOCK);
+    blocks.push(name, |_| {});
+    blocks.tail().map_or(0, |hash| hash.0)
+}
+
 /// The hash of a block behind what came before it.
 fn chained(block: &[u8], previous: u64) -> u64 {
     BlockHash(xxh3_64(block)).under(previous).0

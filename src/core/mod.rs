@@ -21,7 +21,9 @@
 //! | what is learned from answers: bytes a token, pace, how long prefixes are kept? | [`learning`] |
 //! | do the gauges agree with the workers' books? | [`audit`] |
 //! | what did the engine say it had cached? | [`usage`] |
+//! | by which id may the next turn refer to this answer? | [`answer`] |
 
+pub mod answer;
 pub mod audit;
 pub mod blocks;
 pub mod bytes;
