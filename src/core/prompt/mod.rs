@@ -23,7 +23,7 @@ mod text;
 pub use api::{classify, Api, Method};
 pub use text::deeper;
 
-use super::blocks::BlockHash;
+use super::blocks::{digest, BlockHash};
 use super::config;
 use fields::Fields;
 use json::Scanner;
@@ -55,6 +55,11 @@ pub trait Outline {
     fn is_token_ids(&self) -> bool;
     /// A digest of the model's name; 0 if none was named.
     fn model(&self) -> u64;
+}
+
+/// The digest of a model's name, as [`Outline::model`] has it of the name in a request.
+pub fn model_digest(name: &[u8]) -> u64 {
+    digest(name)
 }
 
 /// What tells equal prompt text apart: API shape, model, salt, tools. See the module's text.
