@@ -9,6 +9,7 @@
 //! Unknown is not zero and not full: a host without a fresh answer is judged by [`Own`] and by the mean of
 //! the others ([`super::load`]).
 
+use super::adapters::Adapters;
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
 use super::scrape::EngineSample;
@@ -57,6 +58,8 @@ pub struct Polled {
     pub expected_lately: f64,
     /// How much of its capacity it keeps prefixes for, by these two.
     pub keeps: Keeps,
+    /// LoRA adapters that it has loaded.
+    pub adapters: Adapters,
     /// Polls that failed since the last good one.
     pub failures: u32,
 }
@@ -77,6 +80,7 @@ impl Polled {
         let capacity_tokens = sample.capacity_tokens.map_or(self.capacity_tokens, |tokens| tokens as u64);
         let counted = entered_tokens(sample).unwrap_or(self.counted_tokens);
         let restarted = self.is_restart(prompt_tokens, started_s);
+        let loaded = if restarted { Adapters::default() } else { self.adapters };
         let (entered, counted_tokens) = if self.at_ms == 0 {
             (0, counted)
         } else if restarted {
@@ -98,6 +102,7 @@ impl Polled {
             known_requests: (asked.requests.saturating_add(own.begun.saturating_sub(asked.begun) as u32))
                 .saturating_add(told),
             own_sent_tokens: own.sent_tokens,
+            adapters: loaded.named(&sample.lora_adapters, sample.max_lora),
             failures: 0,
             ..*self
         }

@@ -8,6 +8,7 @@
 //! | how are few bytes copied fast? | [`bytes`] |
 //! | who was sent this block, and may still hold it? | [`index`] |
 //! | which hosts are there, how are they, what do they hold at most? | [`fleet`] |
+//! | which LoRA adapters does a host have loaded? | [`adapters`] |
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
@@ -21,7 +22,10 @@
 //! | what is learned from answers: bytes a token, pace, how long prefixes are kept? | [`learning`] |
 //! | do the gauges agree with the workers' books? | [`audit`] |
 //! | what did the engine say it had cached? | [`usage`] |
+//! | by which id may the next turn refer to this answer? | [`answer`] |
 
+pub mod adapters;
+pub mod answer;
 pub mod audit;
 pub mod blocks;
 pub mod bytes;

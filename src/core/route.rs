@@ -13,6 +13,8 @@
 //! so a hotspot sheds what another host would answer sooner and keeps the rest, and affinity is never
 //! switched off for the fleet.
 //!
+//! A request for a LoRA adapter costs `adapter_load_ms` more where the adapter is not loaded, if it is somewhere.
+//!
 //! # Why ties matter
 //!
 //! At low load many hosts cost about the same, and where ties go decides whether the fleet's caches fill
@@ -28,6 +30,7 @@
 //! the host that is computing its prefix, within the bounds that the constants set. Other workers know of it by a mark
 //! on the host, the anchor of the last cold prompt, before any journal has told them.
 
+use super::adapters::Loading;
 use super::blocks::{digest, BlockHash};
 use super::config::Routing;
 use super::fleet::{Fleet, Host, Part, Slot};
@@ -54,6 +57,8 @@ pub struct Ask<'a> {
     pub bytes: u64,
     /// Bytes of prompt text a token has.
     pub bytes_per_token: f64,
+    /// A digest of the model's name, which may be an adapter's; 0 if none was named.
+    pub model: u64,
     /// Who holds how much of it.
     pub walk: &'a Walk,
 }
@@ -323,6 +328,7 @@ impl Situation<'_> {
         let per_token = ask.bytes_per_token.max(0.5);
         let total = ask.bytes as f64 / per_token;
         let home = self.home(ask.walk.anchor);
+        let loading = Loading::of(ask.model, self.eligible(), self.freshness, self.routing.adapter_load_ms);
         let mut candidates: Vec<Candidate> = Vec::new();
         for host in self.eligible() {
             let mut matched = ask.walk.expected(host.slot, ask.bytes, self.routing.unread_share) / per_token;
@@ -337,6 +343,7 @@ impl Situation<'_> {
             };
             let uncached = (missing - credit).max(LEAST_UNCACHED);
             let mut candidate = self.candidate(host, matched, uncached);
+            candidate.cost_s += loading.seconds(host);
             candidate.waits =
                 matched >= MOSTLY * total && self.is_worth_waiting(ask.walk, host, total, missing);
             candidates.push(candidate);

@@ -170,7 +170,7 @@ impl Router {
     /// Decides for a prompt of `bytes` bytes, read or announced, as far as it has been walked.
     pub fn decide(&self, walk: &Walk, prompt: &impl Outline, bytes: u64, now_ms: u64) -> Decision {
         let bytes_per_token = self.bytes_a_token(prompt);
-        self.situation(now_ms).route(&Ask { bytes, bytes_per_token, walk })
+        self.situation(now_ms).route(&Ask { bytes, bytes_per_token, model: prompt.model(), walk })
     }
 
     /// Decides for a request whose prompt is not known. One with a body is taken to be as much work as

@@ -3,12 +3,13 @@
 //! It carries all that the next leader needs to go on where this one stopped, so that a change of
 //! leadership forgets neither clocks nor counters.
 
+use super::adapters::{Adapters, MOST_ADAPTERS};
 use super::fleet::{Fleet, Part, Polled, Slot};
 use super::learning::Keeps;
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// What the leader knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,6 +96,8 @@ impl Snapshot {
             value.f64(polled.expected_lately);
             value.f64(polled.keeps.share());
             value.u32(polled.failures);
+            value.u8(polled.adapters.iter().count() as u8);
+            polled.adapters.iter().for_each(|adapter| value.u64(adapter));
         }
         value.finish()
     }
@@ -126,9 +129,19 @@ impl Snapshot {
                 expected_lately: rest.f64()?,
                 keeps: Keeps::from_share(rest.f64()?),
                 failures: rest.u32()?,
+                adapters: decode_adapters(&mut rest)?,
             };
             hosts.push((slot, address, polled));
         }
         rest.is_empty().then_some(Self { foreign_share, part, hosts })
     }
+}
+
+fn decode_adapters(rest: &mut Reader) -> Option<Adapters> {
+    let mut digests = [0; MOST_ADAPTERS];
+    let count = usize::from(rest.u8()?);
+    for digest in digests.get_mut(..count)? {
+        *digest = rest.u64()?;
+    }
+    Some(Adapters::from_digests(digests.into_iter()))
 }

@@ -1,10 +1,25 @@
-//! What did the engine say about the prompt? Reads `usage` from the tail of a response.
+//! What did the engine say about the prompt? Reads `usage` from an answer as it streams by.
 //!
-//! vLLM ends a JSON answer with `usage`, and a stream with a last chunk that has it, if the client asked
-//! for it. Only the last kilobyte is kept: no response is parsed, held or changed. What the engine does
-//! not say is `None`: an engine that does not tell cached tokens did not say that there were none.
+//! | API | where | prompt tokens | of these cached |
+//! | --- | --- | --- | --- |
+//! | chat, completions | `usage`, at the end | `prompt_tokens` | `prompt_tokens_details.cached_tokens` |
+//! | Responses | `usage`, near the end | `input_tokens` | `input_tokens_details.cached_tokens` |
+//! | Messages | `usage`, at the end | the sum of the three | `cache_read_input_tokens` |
+//! | vLLM's generate | `usage`, at the beginning | as chat | as chat |
+//! | SGLang's generate | `meta_info`, at the end | `prompt_tokens` | `cached_tokens` |
+//!
+//! Streams say it in their last event, chat only if the client asked for it. Only the last kilobyte is kept, and the
+//! first ([`super::answer`]): no response is parsed, held or changed. What the engine does not say is `None`: an
+//! engine that does not tell cached tokens did not say that there were none.
+//!
+//! # Why Messages are a sum
+//!
+//! In that API `input_tokens` are those that were neither read from the cache nor written into it, and vLLM keeps to it
+//! since it tells the other two; before that, and at the beginning of a stream, it tells only `input_tokens`, and they
+//! are all.
 
-/// Bytes of the response's end that are kept: `usage` with all its details is under 400.
+/// Bytes of the response's end that are kept. The longest is the end of a stream of Responses: `usage` with all its
+/// details, and what stands behind it, are under 600.
 const KEPT: usize = 1_024;
 
 /// What `usage` says.
@@ -42,26 +57,57 @@ impl Tail {
 
     /// The usage, if it was there.
     pub fn usage(&self) -> Option<Usage> {
-        let usage = after_last(&self.bytes, b"\"usage\"")?;
-        Some(Usage {
-            prompt_tokens: number_after(usage, b"\"prompt_tokens\"")?,
-            cached_tokens: number_after(usage, b"\"cached_tokens\""),
-        })
+        last_usage(&self.bytes)
     }
 }
 
-/// What follows the last place of `key` that has an object behind it: streams say `"usage":null` in
-/// every chunk but one.
-fn after_last<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
-    let starts = (0..bytes.len()).rev();
-    starts.filter_map(|at| bytes.get(at..)?.strip_prefix(key)).find(|rest| value(rest).starts_with(b"{"))
+/// The last usage in a part of an answer. Streams say `"usage":null` in every chunk but one, and Messages begin with one
+/// that is not final.
+pub(super) fn last_usage(bytes: &[u8]) -> Option<Usage> {
+    (0..bytes.len()).rev().find_map(|at| {
+        let rest = bytes.get(at..)?;
+        let named = rest.strip_prefix(b"\"usage\"").or_else(|| rest.strip_prefix(b"\"meta_info\""))?;
+        usage(object(value(named))?)
+    })
+}
+
+fn usage(object: &[u8]) -> Option<Usage> {
+    let number = |key: &[u8]| number_after(object, key);
+    let cached = number(b"\"cached_tokens\"");
+    if let Some(prompt_tokens) = number(b"\"prompt_tokens\"") {
+        return Some(Usage { prompt_tokens, cached_tokens: cached });
+    }
+    let input = number(b"\"input_tokens\"")?;
+    let read = number(b"\"cache_read_input_tokens\"");
+    let created = number(b"\"cache_creation_input_tokens\"").unwrap_or(0);
+    let beside = read.unwrap_or(0).saturating_add(created);
+    Some(Usage { prompt_tokens: input.saturating_add(beside), cached_tokens: cached.or(read) })
+}
+
+/// The object that a value is, with its braces, or as far as it is there.
+fn object(value: &[u8]) -> Option<&[u8]> {
+    value.strip_prefix(b"{")?;
+    let (mut open, mut in_string, mut escaped) = (0_usize, false, false);
+    let end = value.iter().position(|byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' if !in_string => open += 1,
+            b'}' if !in_string => open = open.saturating_sub(1),
+            _ => {}
+        }
+        open == 0
+    });
+    value.get(..end.map_or(value.len(), |end| end + 1))
 }
 
 /// The whole number behind the first place of `key`.
 fn number_after(bytes: &[u8], key: &[u8]) -> Option<u64> {
     let at = bytes.windows(key.len()).position(|window| window == key)?;
     let rest = value(bytes.get(at + key.len()..)?);
-    let len = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+    // A number that is cut off is another number.
+    let len = rest.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(rest.get(..len)?).ok()?.parse().ok()
 }
 

@@ -55,13 +55,9 @@ fn while_it_has_room_it_knows_what_a_map_knows() {
 #[test]
 fn a_million_blocks_leave_the_newest_and_no_more_than_fit() {
     let mut index = Index::new(1 << 12);
-    let block = |n: u64| BlockHash(n.wrapping_mul(0xC4CE_B9FE_1A85_EC53));
-    for n in 0..1_000_000 {
-        index.record(block(n), Slot(0), Stamp::at(0), &ALWAYS);
-    }
-    let known = |range: std::ops::Range<u64>| range.filter(|n| !listed(&index, block(*n)).is_empty()).count();
-    assert_eq!(known(999_900..1_000_000), 100);
-    assert!(known(0..1_000_000) <= 1 << 12);
+    (0..1_000_000).for_each(|n| record(&mut index, n));
+    assert_eq!(known(&index, 999_900..1_000_000), 100);
+    assert!(known(&index, 0..1_000_000) <= 1 << 12);
 }
 
 #[test]
@@ -73,6 +69,93 @@ fn what_is_used_again_and_again_stays() {
         index.record(popular, Slot(0), Stamp::at(0), &ALWAYS);
     }
     assert_eq!(listed(&index, popular), BTreeSet::from([0]));
+}
+
+/// Blocks that differ everywhere.
+fn spread(n: u64) -> BlockHash {
+    BlockHash(n.wrapping_mul(0xC4CE_B9FE_1A85_EC53))
+}
+
+/// How many of `blocks` are known.
+fn known(index: &Index, blocks: impl IntoIterator<Item = u64>) -> usize {
+    blocks.into_iter().filter(|n| index.holders(spread(*n)).is_some()).count()
+}
+
+fn record(index: &mut Index, n: u64) {
+    index.record(spread(n), Slot(0), Stamp::at(0), &ALWAYS);
+}
+
+const ENTRIES: u64 = 1 << 12;
+
+/// The first number of blocks that are recorded once.
+const ONE_OFF: u64 = 1 << 32;
+
+#[test]
+fn prefixes_that_come_now_and_then_survive_a_flood_of_prompts_that_never_come_again() {
+    let mut index = Index::new(ENTRIES as usize);
+    // A quarter of the table is useful. Of what it meets, three tables' worth and more lie between two uses.
+    let useful = 0..ENTRIES / 4;
+    let mut one_offs = ONE_OFF..;
+    for _ in 0..8 {
+        useful.clone().for_each(|n| record(&mut index, n));
+    }
+    for round in 0..10 {
+        one_offs.by_ref().take(3 * ENTRIES as usize).for_each(|n| record(&mut index, n));
+        let found = known(&index, useful.clone());
+        assert!(found * 100 >= useful.clone().count() * 99, "round {round}: {found}");
+        useful.clone().for_each(|n| record(&mut index, n));
+    }
+}
+
+#[test]
+fn a_prefix_that_came_twice_outlives_those_that_came_once() {
+    let mut index = Index::new(ENTRIES as usize);
+    let (twice, once) = (0..ENTRIES / 8, ENTRIES / 8..ENTRIES / 4);
+    twice.clone().for_each(|n| record(&mut index, n));
+    twice.clone().for_each(|n| record(&mut index, n));
+    once.clone().for_each(|n| record(&mut index, n));
+    (ONE_OFF..ONE_OFF + ENTRIES).for_each(|n| record(&mut index, n));
+    let (twice, once) = (known(&index, twice), known(&index, once));
+    assert!(
+        twice * 100 >= 80 * ENTRIES as usize / 8 && once * 100 <= 30 * ENTRIES as usize / 8,
+        "{twice} {once}"
+    );
+}
+
+#[test]
+fn what_was_popular_yesterday_makes_room_for_what_is_used_today() {
+    let mut index = Index::new(ENTRIES as usize);
+    let yesterday = 0..ENTRIES;
+    for _ in 0..300 {
+        yesterday.clone().for_each(|n| record(&mut index, n));
+    }
+    assert!(known(&index, yesterday.clone()) as u64 > ENTRIES / 2);
+    // Where several of today's share a set with the most popular of yesterday, they have to come 16 times.
+    let today = ONE_OFF..ONE_OFF + ENTRIES / 10;
+    for _ in 0..17 {
+        today.clone().for_each(|n| record(&mut index, n));
+    }
+    let found = known(&index, today);
+    assert!(found as u64 * 100 >= ENTRIES / 10 * 99, "{found}");
+    // Ten tables' worth later nothing of yesterday is left.
+    let later = 2 * ONE_OFF..2 * ONE_OFF + 10 * ENTRIES;
+    later.for_each(|n| record(&mut index, n));
+    let left = known(&index, yesterday);
+    assert!((left as u64) < ENTRIES / 100, "{left}");
+}
+
+#[test]
+fn a_prompt_that_a_retry_sent_elsewhere_has_come_once() {
+    let mut index = Index::new(ENTRIES as usize);
+    let moved = 0..ENTRIES / 8;
+    for n in moved.clone() {
+        record(&mut index, n);
+        index.withdraw(spread(n), Slot(0));
+        index.record(spread(n), Slot(1), Stamp::at(0), &ALWAYS);
+    }
+    (ONE_OFF..ONE_OFF + ENTRIES).for_each(|n| record(&mut index, n));
+    let left = known(&index, moved);
+    assert!(left * 100 <= 25 * ENTRIES as usize / 8, "{left}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::support::Numbers;
 use super::test;
+use kvroute::core::adapters::Adapters;
 use kvroute::core::blocks::BlockHash;
 use kvroute::core::fleet::{Polled, Slot};
 use kvroute::core::index::Stamp;
@@ -108,6 +109,7 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         expected_lately: 15.0,
         keeps: kvroute::core::learning::Keeps::from_share(0.75),
         own_sent_tokens: 12,
+        adapters: Adapters::from_digests([16, 17, 18].into_iter()),
         failures: 13,
     };
     let mut snapshot = Snapshot { foreign_share: 0.5, ..Snapshot::default() };

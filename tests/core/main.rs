@@ -10,6 +10,8 @@ pub(crate) use core::prelude::v1::test;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 pub(crate) use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod adapters;
+mod answer;
 mod apis;
 mod audit;
 mod blocks;

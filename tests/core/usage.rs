@@ -1,7 +1,36 @@
-//! Usage in answers as vLLM writes them.
+//! Usage in answers as engines write them. Those in `testdata` were captured from vLLM 0.32.
 
 use super::test;
+use kvroute::core::answer::Head;
 use kvroute::core::usage::{Tail, Usage};
+
+const RESPONSES: &str = include_str!("testdata/vllm_0_32_responses.json");
+const RESPONSES_STREAM: &str = include_str!("testdata/vllm_0_32_responses_stream.sse");
+const MESSAGES: &str = include_str!("testdata/vllm_0_32_messages.json");
+const MESSAGES_STREAM: &str = include_str!("testdata/vllm_0_32_messages_stream.sse");
+const GENERATE: &str = include_str!("testdata/vllm_0_32_inference_generate.json");
+
+const SGLANG_GENERATE: &str = r#"{"text":" {}","output_ids":[4792],"meta_info":{"id":"5a34","finish_reason":
+    {"type":"stop","matched":"\"}"},"prompt_tokens":412,"weight_version":"default","total_retractions":0,
+    "completion_tokens":1,"cached_tokens":384,"e2e_latency":0.04}}"#;
+
+fn told(prompt_tokens: u64, cached_tokens: u64) -> Option<Usage> {
+    Some(Usage { prompt_tokens, cached_tokens: Some(cached_tokens) })
+}
+
+/// What is told by an answer that comes in pieces of any size.
+fn usage_in_any_pieces(answer: &str) -> Option<Usage> {
+    let answer = answer.as_bytes();
+    let whole = usage_of([answer]);
+    for size in [1, 7, 100, 1_000, 1_500] {
+        assert_eq!(usage_of(answer.chunks(size)), whole, "in pieces of {size}");
+    }
+    for cut in 0..answer.len() {
+        let (head, end) = answer.split_at(cut);
+        assert_eq!(usage_of([head, end]), whole, "cut at {cut}");
+    }
+    whole
+}
 
 fn usage_of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<Usage> {
     let mut tail = Tail::default();
@@ -44,4 +73,79 @@ fn what_is_not_told_is_not_made_up() {
     ] {
         assert_eq!(usage_of([answer.as_bytes()]), None, "{answer}");
     }
+}
+
+#[test]
+fn responses_tell_it_though_more_stands_behind() {
+    assert_eq!(usage_in_any_pieces(RESPONSES), told(18, 0));
+    assert_eq!(usage_in_any_pieces(RESPONSES_STREAM), told(18, 0));
+    let cached = RESPONSES.replace(r#""cached_tokens":0"#, r#""cached_tokens":16"#);
+    assert_eq!(usage_in_any_pieces(&cached), told(18, 16));
+    // Without --enable-prompt-tokens-details.
+    let untold =
+        r#"{"id":"resp_1","usage":{"input_tokens":18,"input_tokens_details":null,"output_tokens":5}}"#;
+    assert_eq!(usage_in_any_pieces(untold), Some(Usage { prompt_tokens: 18, cached_tokens: None }));
+}
+
+#[test]
+fn messages_tell_what_was_cached_beside_the_rest() {
+    assert_eq!(usage_in_any_pieces(MESSAGES), told(26, 0));
+    assert_eq!(usage_in_any_pieces(MESSAGES_STREAM), told(26, 0));
+    let cached = |answer: &str| {
+        let read = answer.replace(r#""cache_read_input_tokens":0"#, r#""cache_read_input_tokens":1184"#);
+        read.replace(r#""cache_creation_input_tokens":0"#, r#""cache_creation_input_tokens":10"#)
+    };
+    assert_eq!(usage_in_any_pieces(&cached(MESSAGES)), told(26 + 1184 + 10, 1184));
+    assert_eq!(usage_in_any_pieces(&cached(MESSAGES_STREAM)), told(26 + 1184 + 10, 1184));
+}
+
+#[test]
+fn messages_that_do_not_tell_what_was_cached_tell_the_whole_prompt() {
+    let old = r#"{"id":"chatcmpl-1","usage":{"input_tokens":1210,"output_tokens":5}}"#;
+    assert_eq!(usage_in_any_pieces(old), Some(Usage { prompt_tokens: 1210, cached_tokens: None }));
+    let unknown = r#"{"usage":{"input_tokens":1210,"output_tokens":5,"cache_creation_input_tokens":null,
+        "cache_read_input_tokens":null}}"#;
+    assert_eq!(usage_in_any_pieces(unknown), Some(Usage { prompt_tokens: 1210, cached_tokens: None }));
+    // A short stream whose last event tells the output alone.
+    let begun = r#"data: {"type":"message_start","message":{"usage":{"input_tokens":26,"output_tokens":0}}}
+
+data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}
+
+"#;
+    assert_eq!(usage_in_any_pieces(begun), Some(Usage { prompt_tokens: 26, cached_tokens: None }));
+}
+
+#[test]
+fn sglang_tells_it_in_meta_info() {
+    assert_eq!(usage_in_any_pieces(SGLANG_GENERATE), told(412, 384));
+    let stream = format!("data: {}\n\ndata: [DONE]\n\n", SGLANG_GENERATE.replace('\n', ""));
+    assert_eq!(usage_in_any_pieces(&stream), told(412, 384));
+}
+
+#[test]
+fn an_answer_that_tells_it_in_front_is_read_at_its_head() {
+    assert_eq!(usage_in_any_pieces(GENERATE), told(3, 0));
+    let ids = vec!["151643"; 2_000].join(",");
+    let long = GENERATE.replace("508,125,612", &ids);
+    assert_eq!(usage_of([long.as_bytes()]), None, "not in the tail");
+    for size in [1, 100, long.len()] {
+        let mut head = Head::default();
+        long.as_bytes().chunks(size).for_each(|piece| head.push(piece));
+        assert_eq!(head.usage(), told(3, 0));
+    }
+}
+
+#[test]
+fn what_a_prompt_or_an_answer_says_is_not_taken_for_usage() {
+    let quoted = r#"{"id":"resp_1","output":[{"text":"\"usage\":{\"prompt_tokens\":9}"}],
+        "metadata":{"usage":"{\"input_tokens\":7}"}}"#;
+    assert_eq!(usage_in_any_pieces(quoted), None);
+    let behind = RESPONSES.replace(r#""user":null"#, r#""user":"\"usage\":{\"input_tokens\":9}""#);
+    assert_eq!(usage_in_any_pieces(&behind), told(18, 0));
+}
+
+#[test]
+fn a_number_that_is_cut_off_is_no_number() {
+    let cut = GENERATE.find(r#":3,"total"#).expect("there") + 2;
+    assert_eq!(usage_of([&GENERATE.as_bytes()[..cut]]), None);
 }

@@ -31,6 +31,12 @@ pub struct Routing {
     /// Tokens a second that a host prefills, before any was observed: an 8B model on one large GPU. A common
     /// factor hardly matters, differences between hosts do.
     pub prefill_tokens_per_s: f64,
+    /// Milliseconds that a host takes to load a LoRA adapter, where another has it loaded. From its files: 84 MB at rank
+    /// 16 and 336 MB at rank 64 for all layers of an 8B model, at about 1 GB/s through parsing, pinning and copying.
+    /// Users report 0.5 to 2 s (predibase/lorax 433, vllm-project/vllm 11092); one that waits in the host's memory comes
+    /// in some tens. Counts as much as 15 requests more in the batch: an adapter stays where it is until that host is
+    /// loaded.
+    pub adapter_load_ms: f64,
     /// Tokens that a KV cache is taken to hold while its engine has not said: about what an 8B model leaves free on an
     /// 80 GB GPU. Rather too large than too small: believing too little costs more than believing too much.
     pub capacity_tokens: u64,
@@ -65,6 +71,7 @@ impl Default for Routing {
             decode_ms: 20.0,
             waiting_weight: 3.0,
             prefill_tokens_per_s: 18_000.0,
+            adapter_load_ms: 300.0,
             capacity_tokens: 400_000,
             tie_share: 0.08,
             tie_ms: 2.0,
@@ -95,6 +102,7 @@ impl Routing {
                 1.0,
                 1e9,
             )?,
+            adapter_load_ms: section.number("adapter_load_ms", default.adapter_load_ms, 0.0, 60_000.0)?,
             capacity_tokens: section.whole(
                 "capacity_tokens",
                 default.capacity_tokens as usize,

@@ -57,6 +57,8 @@ pub struct EngineSample {
     pub models: Vec<String>,
     /// Names of the LoRA adapters in use or waited for; at most [`MAX_NAMES`].
     pub lora_adapters: Vec<String>,
+    /// Adapters that can be loaded at a time.
+    pub max_lora: Option<f64>,
     /// Lines that could not be read.
     pub skipped_lines: u32,
 }
@@ -141,6 +143,7 @@ struct Total {
 struct Adapters {
     at: f64,
     names: Vec<String>,
+    most: Option<f64>,
 }
 
 impl Page {
@@ -193,7 +196,7 @@ impl Page {
                 add_name(&mut names, Some(name.trim_ascii()));
             }
         }
-        self.lora = Some(Adapters { at, names });
+        self.lora = Some(Adapters { at, names, most: labels.number("max_lora") });
     }
 
     fn total(&self, concept: Concept) -> Option<Total> {
@@ -228,6 +231,7 @@ impl Page {
             start_time_seconds: self.mean(Concept::StartTime),
             awake: self.total(Concept::Awake).map(|_| !self.asleep),
             models: self.models,
+            max_lora: self.lora.as_ref().and_then(|lora| lora.most),
             lora_adapters: self.lora.map(|lora| lora.names).unwrap_or_default(),
             skipped_lines,
         }

@@ -263,6 +263,7 @@ fn a_page_of_vllm_0_32_under_load_reads_whole() {
         awake: Some(true),
         models: vec!["tiny".to_string()],
         lora_adapters: vec![],
+        max_lora: None,
         skipped_lines: 0,
     };
     assert_eq!(sample, expected);
@@ -293,7 +294,10 @@ fn two_data_parallel_engines_are_one_host() {
 #[test]
 fn of_the_adapter_series_that_stay_for_ever_the_newest_counts() {
     let sample = read(include_str!("testdata/vllm_0_32_lora.prom"));
-    assert_eq!(sample.lora_adapters, ["lora1", "lora0"]);
+    assert_eq!(
+        (sample.lora_adapters, sample.max_lora),
+        (vec!["lora1".to_owned(), "lora0".to_owned()], Some(2.0))
+    );
 }
 
 // ---- against the naive reader -------------------------------------------------------------------
