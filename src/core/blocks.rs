@@ -27,6 +27,21 @@ impl BlockHash {
     }
 }
 
+/// What the upper bits of a lasting block are.
+const LASTING: u64 = u64::from_be_bytes(*b"last\0\0\0\0");
+
+impl BlockHash {
+    /// This block as one that the index keeps for longer than others.
+    pub fn lasting(self) -> Self {
+        Self(LASTING | self.0 & u64::from(u32::MAX))
+    }
+
+    /// Whether the index keeps it for longer. One in four thousand million others is taken for such a one.
+    pub fn is_lasting(self) -> bool {
+        self.0 >> 32 == LASTING >> 32
+    }
+}
+
 /// Hashes text as it comes.
 #[derive(Debug)]
 pub struct Blocks {

@@ -142,7 +142,8 @@ impl Index {
         };
         let known = entry.hash == hash;
         if !known {
-            *entry = Entry { hash, ..Entry::default() };
+            let lives = if block.is_lasting() { MOST_LIVES } else { 0 };
+            *entry = Entry { hash, lives, ..Entry::default() };
         } else if entry.is_held() {
             entry.meet_again();
         }

@@ -14,6 +14,7 @@
 //! | what will a host's queue cost this request? | [`load`] |
 //! | where does this request go, and why? | [`route`] |
 //! | what does one worker know, and have in flight? | [`router`] |
+//! | what stands for a prompt that is not in the request? | [`session`] |
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
@@ -42,6 +43,7 @@ pub mod roster;
 pub mod route;
 pub mod router;
 pub mod scrape;
+pub mod session;
 pub mod shadow;
 pub mod snapshot;
 pub mod usage;

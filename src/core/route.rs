@@ -61,6 +61,8 @@ pub struct Ask<'a> {
     pub model: u64,
     /// Who holds how much of it.
     pub walk: &'a Walk,
+    /// The only host that can answer.
+    pub pinned: Option<Slot>,
 }
 
 /// Where a request goes.
@@ -111,6 +113,10 @@ pub enum Reason {
     Spill,
     /// Nobody holds any of it.
     Cold,
+    /// It gave the answer that the request goes on from, and nobody else has it.
+    Pinned,
+    /// It had the last request of the conversation, whose prompt is not in this one.
+    Session,
     /// The prompt is not known; by load alone.
     Unread(Unread),
     /// There is no host that may take traffic: Envoy's own policy decides.
@@ -124,6 +130,8 @@ impl Reason {
             Reason::Prefix => "prefix",
             Reason::Spill => "spill",
             Reason::Cold => "cold",
+            Reason::Pinned => "pinned",
+            Reason::Session => "session",
             Reason::Unread(why) => why.as_str(),
             Reason::NoHosts => "no_hosts",
         }
@@ -316,6 +324,8 @@ struct Candidate<'a> {
     /// Seconds that stand before the request there.
     standing_s: f64,
     cost_s: f64,
+    /// Whether only this host can answer.
+    pinned: bool,
     /// Whether the request waits there for a prefix that is being computed, whatever it costs elsewhere.
     waits: bool,
     /// Lower goes first among equals.
@@ -344,6 +354,7 @@ impl Situation<'_> {
             let uncached = (missing - credit).max(LEAST_UNCACHED);
             let mut candidate = self.candidate(host, matched, uncached);
             candidate.cost_s += loading.seconds(host);
+            candidate.pinned = ask.pinned == Some(host.slot);
             candidate.waits =
                 matched >= MOSTLY * total && self.is_worth_waiting(ask.walk, host, total, missing);
             candidates.push(candidate);
@@ -356,6 +367,7 @@ impl Situation<'_> {
             return self.nowhere();
         };
         let reason = match best.matched {
+            _ if best.pinned => Reason::Pinned,
             matched if matched + LEAST_UNCACHED < longest => Reason::Spill,
             matched if matched > 0.0 => Reason::Prefix,
             _ => Reason::Cold,
@@ -409,7 +421,15 @@ impl Situation<'_> {
             let missing = uncached / (uncached + matched);
             cost_s += routing.peer_spread * missing * self.load.uncached_tokens / self.rate(host);
         }
-        Candidate { host, matched, standing_s, cost_s, waits: false, rank: host.own.sent_tokens as f64 }
+        Candidate {
+            host,
+            matched,
+            standing_s,
+            cost_s,
+            pinned: false,
+            waits: false,
+            rank: host.own.sent_tokens as f64,
+        }
     }
 
     /// Whether a request waits for the prefix that a host is computing right now, rather than have it computed a second
@@ -491,8 +511,8 @@ impl Situation<'_> {
         candidates.sort_unstable_by(|a, b| {
             let both = a.cost_s <= tied && b.cost_s <= tied;
             let by_rank = if both { a.rank.total_cmp(&b.rank) } else { std::cmp::Ordering::Equal };
-            b.waits
-                .cmp(&a.waits)
+            (b.pinned, b.waits)
+                .cmp(&(a.pinned, a.waits))
                 .then(by_rank)
                 .then(a.cost_s.total_cmp(&b.cost_s))
                 .then(a.host.slot.cmp(&b.host.slot))

@@ -12,7 +12,8 @@ use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::{Outline, Unread, View};
-use super::route::{unshared, Ask, Decision, Reason, Situation, Walk};
+use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
+use super::session::{response_block, Session};
 use super::shadow::Shadow;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
@@ -170,7 +171,51 @@ impl Router {
     /// Decides for a prompt of `bytes` bytes, read or announced, as far as it has been walked.
     pub fn decide(&self, walk: &Walk, prompt: &impl Outline, bytes: u64, now_ms: u64) -> Decision {
         let bytes_per_token = self.bytes_a_token(prompt);
-        self.situation(now_ms).route(&Ask { bytes, bytes_per_token, model: prompt.model(), walk })
+        let pinned = prompt.previous_response().and_then(|response| self.answered(response));
+        self.situation(now_ms).route(&Ask { bytes, bytes_per_token, model: prompt.model(), walk, pinned })
+    }
+
+    /// Who gave the answer that `response` is a digest of, if that is known.
+    fn answered(&self, response: u64) -> Option<Slot> {
+        let holders = self.index.holders(response_block(response))?;
+        let known = holders.iter().find(|(slot, _)| self.fleet.host(*slot).is_some());
+        known.map(|(slot, _)| slot)
+    }
+
+    /// Remembers who gave the answer that `response` is a digest of, and tells the other workers.
+    pub fn answered_by(&mut self, slot: Slot, response: u64) {
+        let (block, stamp) = (response_block(response), self.stamp(slot));
+        self.index.record(block, slot, stamp, &self.fleet);
+        self.outbox.note(&Placement { slot, stamp, blocks: vec![block] });
+    }
+
+    /// Remembers who had a request of the conversation that `name` is a digest of, and tells the other workers.
+    pub fn has_session(&mut self, slot: Slot, name: u64) {
+        let session = self.session(Some(name), None, true);
+        self.remember(slot, &session, &mut Remembered::default(), true);
+    }
+
+    /// A request whose prompt is not in it, but what names its conversation: `name` is a digest of that, `response` of
+    /// the answer that it asks about. It is taken to be as much work as requests are on average.
+    pub fn session(&self, name: Option<u64>, response: Option<u64>, has_body: bool) -> Session {
+        let bytes = if has_body { (self.uncached_tokens * BYTES_PER_TOKEN) as u64 } else { 0 };
+        Session::new(name, response, bytes)
+    }
+
+    /// Decides for a request whose prompt is not known, by what names its conversation.
+    pub fn decide_session(&self, why: Unread, session: &Session, now_ms: u64) -> Decision {
+        let mut walk = Walk::default();
+        self.advance(&mut walk, session, true);
+        let mut decision = self.decide(&walk, session, session.bytes(), now_ms);
+        decision.reason = match decision.reason {
+            Reason::Prefix => Reason::Session,
+            Reason::Cold | Reason::Spill => Reason::Unread(why),
+            other => other,
+        };
+        decision.matched_bytes = 0;
+        decision.cold_mark = None;
+        decision.regret = Regret::default();
+        decision
     }
 
     /// Decides for a request whose prompt is not known. One with a body is taken to be as much work as
@@ -217,7 +262,7 @@ impl Router {
     pub fn commit(&mut self, stream: u32, decision: &Decision, now_ms: u64) -> Option<Change> {
         let slot = *decision.hosts.first()?;
         let tokens = decision.uncached_tokens;
-        if !matches!(decision.reason, Reason::Unread(_)) {
+        if matches!(decision.reason, Reason::Prefix | Reason::Spill | Reason::Cold) {
             self.uncached_tokens += GAIN * (tokens as f64 - self.uncached_tokens);
         }
         let mut ahead = tokens;

@@ -9,10 +9,12 @@ use super::host::{self, Buffer, Headers};
 use super::reading::Reading;
 use super::stats::OrCount;
 use super::worker::{now_ms, now_ns, Worker};
+use crate::core::answer;
 use crate::core::blocks::BlockHash;
 use crate::core::config::{Config, Mode};
-use crate::core::prompt::{classify, Api, Method, Outline, Unread};
-use crate::core::route::Decision;
+use crate::core::prompt::{classify, response_in_path, Api, Method, Outline, Unread};
+use crate::core::route::{Decision, Reason};
+use crate::core::router::Router;
 use crate::core::usage::Tail;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
@@ -36,6 +38,7 @@ pub struct Filter {
     config: Rc<Config>,
     worker: Rc<RefCell<Worker>>,
     mode: Mode,
+    named: Named,
     reading: Option<Reading>,
     decided: Option<Decided>,
     /// When that was, in milliseconds of the wall clock.
@@ -43,9 +46,18 @@ pub struct Filter {
     response: Response,
 }
 
+/// Digests of what names the conversation beside its prompt.
+#[derive(Default)]
+struct Named {
+    session: Option<u64>,
+    /// An answer that only the host has that gave it.
+    response: Option<u64>,
+}
+
 /// What has been seen of the answer.
 #[derive(Default)]
 struct Response {
+    head: Option<answer::Head>,
     first_byte: bool,
     /// Prompt bytes that the host that served was believed to hold.
     predicted_bytes: u64,
@@ -57,11 +69,13 @@ struct Head {
     kind: Result<Api, Unread>,
     length: Option<u64>,
     has_body: bool,
+    named: Named,
 }
 
 impl HttpContext for Filter {
     fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
         let head = self.read_head(end_of_stream);
+        self.named = head.named;
         self.mode = self.draw_mode();
         if self.mode == Mode::Off {
             self.worker.borrow().stats.off.add(1);
@@ -127,6 +141,18 @@ impl Drop for Filter {
     }
 }
 
+impl Named {
+    /// Decides for a request whose prompt is not known.
+    fn decide(&self, router: &Router, why: Unread, has_body: bool, now_ms: u64) -> Decision {
+        match (self.session.filter(|_| has_body), self.response) {
+            (None, None) => router.decide_unread(why, has_body, now_ms),
+            (session, response) => {
+                router.decide_session(why, &router.session(session, response, has_body), now_ms)
+            }
+        }
+    }
+}
+
 impl Filter {
     /// A stream that has not begun.
     pub fn new(stream: u32, config: Rc<Config>, worker: Rc<RefCell<Worker>>) -> Self {
@@ -135,6 +161,7 @@ impl Filter {
             config,
             worker,
             mode: Mode::default(),
+            named: Named::default(),
             reading: None,
             decided: None,
             decided_ms: 0,
@@ -169,7 +196,12 @@ impl Filter {
         let headers = host::headers(Headers::Request).or_count();
         let Some(headers) = headers.filter(|headers| !headers.is_empty()) else {
             host::remove_header(Headers::Request, destination).or_count();
-            return Head { kind: Err(Unread::Path), length: None, has_body: !end_of_stream };
+            return Head {
+                kind: Err(Unread::Path),
+                length: None,
+                has_body: !end_of_stream,
+                named: Named::default(),
+            };
         };
         let mut request = Method {
             method: b"",
@@ -180,6 +212,7 @@ impl Filter {
             end_of_stream,
         };
         let mut length = None;
+        let mut session = None;
         for (name, value) in headers.iter() {
             match name {
                 b":method" => request.method = value,
@@ -195,19 +228,20 @@ impl Filter {
                         host::remove_header(Headers::Request, name).or_count();
                     }
                 }
-                _ => {}
+                _ => session = session.or_else(|| self.config.session.in_header(name, value)),
             }
         }
-        Head { kind: classify(&request, &self.config.prompt.paths), length, has_body: !end_of_stream }
+        let named = Named { session, response: response_in_path(request.path) };
+        Head { kind: classify(&request, &self.config.prompt.paths), length, has_body: !end_of_stream, named }
     }
 
-    /// Sends a request on whose prompt is not known.
+    /// Sends a request on whose prompt is not known: by what names its conversation, or by load.
     fn pass(&mut self, why: Unread, has_body: bool) -> Action {
         let now_ns = now_ns();
         let decision = {
             let mut worker = self.worker.borrow_mut();
             worker.look_at_gauges(now_ns);
-            worker.router.decide_unread(why, has_body, now_ns / 1_000_000)
+            self.named.decide(&worker.router, why, has_body, now_ns / 1_000_000)
         };
         self.carry_out(decision, 0, now_ns / 1_000_000);
         Action::Continue
@@ -286,6 +320,8 @@ impl Filter {
             return;
         }
         reading.prompt.finish();
+        self.named.session = self.named.session.or(reading.prompt.session());
+        self.named.response = reading.prompt.previous_response();
         let (broken, unread, streams) =
             (reading.prompt.is_broken(), reading.prompt.unread(), reading.prompt.wants_stream());
         if broken {
@@ -323,6 +359,14 @@ impl Filter {
             worker.router.advance(&mut reading.walk, &reading.prompt, whole);
             worker.look_at_gauges(now_ns);
             let mut decision = worker.router.decide(&reading.walk, &reading.prompt, bytes, now_ms);
+            // Of a conversation that is kept by an engine, only the last turn is in the request.
+            if reading.prompt.previous_response().is_some() && decision.reason != Reason::Pinned {
+                let session = self.named.session.or(reading.prompt.session());
+                let named = Named { session, response: None };
+                if session.is_some() {
+                    decision = named.decide(&worker.router, Unread::NoPrompt, true, now_ms);
+                }
+            }
             worker.look_at_mark(&mut decision);
             decision
         };
@@ -387,8 +431,10 @@ impl Filter {
             host::set_header(Headers::Response, "x-kvroute-reason", &decided.reason).or_count();
             host::set_header(Headers::Response, "x-kvroute-matched", &matched).or_count();
         }
-        if !failed && self.reading.is_some() {
+        if let Some(reading) = self.reading.as_ref().filter(|_| !failed) {
             self.response.tail = Some(Tail::default());
+            let head_tells = matches!(reading.api, Api::Responses | Api::Generate);
+            self.response.head = head_tells.then(answer::Head::default);
         }
     }
 
@@ -420,6 +466,9 @@ impl Filter {
             }
         }
         let Some(slot) = slot else { return };
+        if let Some(name) = self.named.session.filter(|_| well) {
+            worker.router.has_session(slot, name);
+        }
         worker.router.outcome(slot, failed.then(now_ms));
         worker.stats.host_failures.add(u64::from(failed));
         if let Some(reading) = self.reading.as_ref().filter(|_| well) {
@@ -435,11 +484,27 @@ impl Filter {
             let change = worker.router.first_byte(self.stream, now_ms());
             worker.apply(change);
         }
+        self.answer_head(size);
         if let Some(tail) = &mut self.response.tail {
             let wanted = size.min(Tail::WANTED);
             if let Some(end) = host::buffer(Buffer::ResponseBody, size - wanted, wanted).or_count() {
                 tail.push(&end);
             }
+        }
+    }
+
+    /// The beginning of the answer: how it is called, and in some APIs its usage.
+    fn answer_head(&mut self, size: usize) {
+        let Some(head) = self.response.head.as_mut().filter(|head| !head.is_full()) else { return };
+        let wanted = size.min(answer::Head::WANTED);
+        if let Some(bytes) = host::buffer(Buffer::ResponseBody, 0, wanted).or_count() {
+            head.push(&bytes);
+        }
+        let is_stored = self.reading.as_ref().is_some_and(|reading| reading.api == Api::Responses);
+        let slot = self.decided.as_ref().and_then(|decided| decided.slot);
+        if let (true, Some(slot), Some(id)) = (is_stored, slot, head.response_id()) {
+            self.worker.borrow_mut().router.answered_by(slot, id);
+            self.response.head = None;
         }
     }
 
@@ -449,6 +514,7 @@ impl Filter {
         let mut worker = self.worker.borrow_mut();
         worker.not_held(self.stream);
         let usage = self.response.tail.take().and_then(|tail| tail.usage());
+        let usage = usage.or_else(|| self.response.head.take()?.usage());
         if let (Some(usage), Some(reading)) = (&usage, &self.reading) {
             let predicted_bytes = self.response.predicted_bytes;
             worker.router.learn(self.stream, &reading.prompt, reading.ended, predicted_bytes, usage);

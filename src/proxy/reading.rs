@@ -11,6 +11,8 @@ const BELIEVED: u64 = 4;
 
 /// A body on its way through the scanner.
 pub struct Reading {
+    /// Which API it is a body of.
+    pub api: Api,
     /// What it says.
     pub prompt: Prompt,
     /// Who holds how much of it.
@@ -31,6 +33,7 @@ impl Reading {
     /// The beginning of a body, with its `content-length` if it is known.
     pub fn new(api: Api, length: Option<u64>, settings: &config::Prompt) -> Self {
         Self {
+            api,
             prompt: Prompt::new(api, settings),
             walk: Walk::default(),
             fed: 0,

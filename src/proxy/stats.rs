@@ -135,7 +135,7 @@ impl MatchPercent {
 /// The fixed metrics.
 #[derive(Debug)]
 pub struct Stats {
-    decided: [Counter; 4],
+    decided: [Counter; 6],
     unread: [Counter; Unread::ALL.len()],
     polls_failed: [Counter; PollFailure::NAMES.len()],
     /// Polls that were answered.
@@ -201,8 +201,15 @@ impl Stats {
     pub fn new() -> Self {
         let requests = |reason: &str| Counter::new(&format!("requests_{reason}"));
         Self {
-            decided: [Reason::Prefix, Reason::Spill, Reason::Cold, Reason::NoHosts]
-                .map(|why| requests(why.as_str())),
+            decided: [
+                Reason::Prefix,
+                Reason::Spill,
+                Reason::Cold,
+                Reason::Pinned,
+                Reason::Session,
+                Reason::NoHosts,
+            ]
+            .map(|why| requests(why.as_str())),
             unread: Unread::ALL.map(|why| requests(why.as_str())),
             polls_failed: PollFailure::NAMES.map(|why| Counter::new(&format!("polls_{why}"))),
             polls_ok: Counter::new("polls_ok"),
@@ -240,11 +247,13 @@ impl Stats {
     pub fn decided(&self, decision: &Decision) {
         self.spill_forgone_tokens.add(decision.regret.forgone_tokens);
         self.spill_avoided_ms.add(decision.regret.avoided_ms);
-        let [prefix, spill, cold, no_hosts] = &self.decided;
+        let [prefix, spill, cold, pinned, session, no_hosts] = &self.decided;
         let counter = match decision.reason {
             Reason::Prefix => Some(prefix),
             Reason::Spill => Some(spill),
             Reason::Cold => Some(cold),
+            Reason::Pinned => Some(pinned),
+            Reason::Session => Some(session),
             Reason::NoHosts => Some(no_hosts),
             Reason::Unread(why) => {
                 let place = Unread::ALL.iter().position(|unread| *unread == why);

@@ -1,7 +1,7 @@
 //! Reading of prompts: which requests, how much of them, and what of it counts.
 
 use super::{Pattern, Refusal, Section};
-use crate::core::prompt::Api;
+use crate::core::prompt::{text_digest, Api};
 use std::rc::Rc;
 
 /// The most paths that can be added, and headers and cookies that can name a session.
@@ -71,6 +71,21 @@ impl ToolsPlace {
 }
 
 impl Session {
+    /// A digest of the conversation's name, if this header has it.
+    pub fn in_header(&self, name: &[u8], value: &[u8]) -> Option<u64> {
+        let value = if name == b"cookie" {
+            value.split(|&byte| byte == b';').find_map(|pair| self.in_cookie(pair.trim_ascii()))?
+        } else {
+            self.headers.iter().any(|header| header.as_bytes() == name).then_some(value)?
+        };
+        Some(text_digest(value)).filter(|&digest| digest != 0)
+    }
+
+    fn in_cookie<'a>(&self, pair: &'a [u8]) -> Option<&'a [u8]> {
+        let value_of = |name: &String| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+        self.cookies.iter().find_map(value_of)
+    }
+
     pub(super) fn take(mut section: Section) -> Result<Self, Refusal> {
         let headers = section.header_names("headers", &["x-session-id"], MOST_SESSION_KEYS)?;
         let cookies = section.texts("cookies", MOST_SESSION_KEYS)?;

@@ -99,6 +99,10 @@ pub trait Outline {
     fn is_token_ids(&self) -> bool;
     /// A digest of the model's name; 0 if none was named.
     fn model(&self) -> u64;
+    /// A digest of the id of the answer that the request goes on from: only the host that gave it has it.
+    fn previous_response(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Why a request is not read as a prompt, and goes by load.
@@ -166,6 +170,10 @@ impl Outline for Prompt {
     fn model(&self) -> u64 {
         self.fields.model()
     }
+
+    fn previous_response(&self) -> Option<u64> {
+        self.fields.previous_response()
+    }
 }
 
 /// A body on its way through the scanner.
@@ -199,11 +207,6 @@ impl Prompt {
     /// A digest of what names the conversation beside its prompt.
     pub fn session(&self) -> Option<u64> {
         self.fields.session()
-    }
-
-    /// A digest of the id of the answer that this request goes on from: only the host that gave it has it.
-    pub fn previous_response(&self) -> Option<u64> {
-        self.fields.previous_response()
     }
 
     /// Whether nothing more can be learned: the document has ended or broken off.
