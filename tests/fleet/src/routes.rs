@@ -8,6 +8,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::answer::quote;
+use crate::api::{self, Asked, Read, Tell};
 use crate::body::{json, respond, Body};
 use crate::control;
 use crate::engine::{Engine, Faults};
@@ -17,8 +18,8 @@ use crate::fault::MetricsFault;
 use crate::generate::generate;
 use crate::options::EngineOptions;
 use crate::port::Serve;
-use crate::report::Connection;
-use crate::request::Api;
+use crate::received::Received;
+use crate::report::{Connection, Outcome, RequestRecord};
 use crate::stats::unix_seconds;
 
 /// Response header: which engine answered.
@@ -27,7 +28,12 @@ const MOCK_ENGINE: HeaderName = HeaderName::from_static("x-mock-engine");
 /// What a path and a method lead to.
 #[derive(Clone, Copy)]
 enum Route {
-    Generate(Api),
+    /// Computed, and answered whole or as a stream.
+    Generate(Read),
+    /// As `Generate`, with vLLM's load in a header for who asks.
+    GenerateWithLoad(Read),
+    /// Answered at once.
+    Tell(Tell),
     Models,
     Health,
     Ping,
@@ -39,12 +45,27 @@ enum Route {
     Control(control::Action),
 }
 
-/// The methods of a path. A new path is one more line here and one more arm in `reply`.
+/// The methods of a path. A new API is one more line here and a function in `api`.
 fn routes(path: &str) -> &'static [(Method, Route)] {
     use control::Action;
     match path {
-        "/v1/chat/completions" => &[(Method::POST, Route::Generate(Api::Chat))],
-        "/v1/completions" => &[(Method::POST, Route::Generate(Api::Completions))],
+        "/v1/chat/completions" => &[(Method::POST, Route::GenerateWithLoad(api::chat))],
+        "/v1/chat/completions/batch" => &[(Method::POST, Route::Generate(api::batch))],
+        "/v1/completions" => &[(Method::POST, Route::GenerateWithLoad(api::completions))],
+        "/invocations" => &[(Method::POST, Route::Generate(api::invocations))],
+        "/v1/responses" => &[(Method::POST, Route::Generate(api::responses))],
+        "/v1/messages" => &[(Method::POST, Route::Generate(api::messages))],
+        "/v1/messages/count_tokens" => &[(Method::POST, Route::Tell(api::count_tokens))],
+        "/inference/v1/generate" => &[(Method::POST, Route::Generate(api::tokens_in_tokens_out))],
+        "/generate" => &[(Method::POST, Route::Generate(api::text_in_text_out))],
+        "/v1/embeddings" => &[(Method::POST, Route::Generate(api::embeddings))],
+        "/pooling" => &[(Method::POST, Route::Generate(api::pooling))],
+        "/score" | "/v1/score" => &[(Method::POST, Route::Generate(api::score))],
+        "/rerank" | "/v1/rerank" | "/v2/rerank" => &[(Method::POST, Route::Generate(api::rerank))],
+        "/classify" => &[(Method::POST, Route::Generate(api::classify))],
+        "/tokenize" => &[(Method::POST, Route::Tell(api::tokenize))],
+        "/detokenize" => &[(Method::POST, Route::Tell(api::detokenize))],
+        "/v1/audio/transcriptions" => &[(Method::POST, Route::Tell(api::transcribe))],
         "/v1/models" => &[(Method::GET, Route::Models)],
         "/health" => &[(Method::GET, Route::Health)],
         "/ping" => &[(Method::GET, Route::Ping), (Method::POST, Route::Ping)],
@@ -71,9 +92,10 @@ impl Serve for Engine {
 
     async fn answer(self, request: Request<Incoming>) -> Response<Body> {
         let routes = routes(request.uri().path());
-        let mut response = match routes.iter().find(|(method, _)| method == request.method()) {
-            Some((_, route)) => reply(&self, *route, request).await,
-            None => no_route(routes),
+        let route = routes.iter().find(|(method, _)| method == request.method()).map(|(_, route)| *route);
+        let mut response = match route {
+            Some(Route::Control(action)) => control::act(&self, action, request).await,
+            route => read_and_reply(&self, route, routes, request).await,
         };
         let headers = response.headers_mut();
         headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
@@ -85,17 +107,59 @@ impl Serve for Engine {
     }
 }
 
-async fn reply(engine: &Engine, route: Route, request: Request<Incoming>) -> Response<Body> {
+/// Takes the whole body in, whatever the path, and answers.
+async fn read_and_reply(
+    engine: &Engine,
+    route: Option<Route>,
+    routes: &[(Method, Route)],
+    request: Request<Incoming>,
+) -> Response<Body> {
     match route {
-        Route::Metrics => engine.ledger().saw_scrape(),
-        Route::Health | Route::Ping => engine.ledger().saw_probe(),
+        Some(Route::Metrics) => engine.ledger().saw_scrape(),
+        Some(Route::Health | Route::Ping) => engine.ledger().saw_probe(),
         _ => {}
     }
-    if !matches!(route, Route::Control(_)) {
+    if route.is_some() {
         answer_when(engine, |faults| !faults.hang).await;
     }
+    let received = match Received::read(request).await {
+        Ok(received) => received,
+        Err(error) => return error.into_response(),
+    };
+    let seen = received.seen();
+    let mut response = match route {
+        Some(Route::Generate(read)) => generate(engine, read, false, received).await,
+        Some(Route::GenerateWithLoad(read)) => generate(engine, read, true, received).await,
+        _ => {
+            let response = match route {
+                Some(route) => reply(engine, route, &received).await,
+                None => no_route(routes),
+            };
+            note(engine, received, response.status());
+            response
+        }
+    };
+    seen.tell(&mut response);
+    response
+}
+
+/// Records a request for which nothing was computed.
+fn note(engine: &Engine, received: Received, status: StatusCode) {
+    if received.brings_a_body() {
+        let outcome = if status.is_success() { Outcome::Completed } else { Outcome::Failed };
+        engine.ledger().note(RequestRecord { status: status.as_u16(), outcome, ..received.record });
+    }
+}
+
+async fn reply(engine: &Engine, route: Route, received: &Received) -> Response<Body> {
     match route {
-        Route::Generate(api) => generate(engine, api, request).await,
+        Route::Tell(tell) => {
+            let Received { headers, body, .. } = received;
+            match tell(&Asked { engine, headers, body }) {
+                Ok(answer) => json(StatusCode::OK, answer),
+                Err(error) => error.into_response(),
+            }
+        }
         Route::Models => json(StatusCode::OK, models(engine)),
         Route::Health | Route::Ping if engine.core().life() == Life::Dead => {
             status_only(StatusCode::SERVICE_UNAVAILABLE)
@@ -114,7 +178,8 @@ async fn reply(engine: &Engine, route: Route, request: Request<Incoming>) -> Res
             engine.reset_prefix_cache();
             json(StatusCode::OK, r#"{"success":true}"#.to_owned())
         }
-        Route::Control(action) => control::act(engine, action, request).await,
+        // Those that take the request itself have been answered.
+        Route::Generate(_) | Route::GenerateWithLoad(_) | Route::Control(_) => not_found(),
     }
 }
 
