@@ -141,7 +141,7 @@ impl ApiError {
     }
 
     /// The same error in Anthropic's form.
-    pub(crate) fn as_anthropic(self) -> Self {
+    pub(crate) fn into_anthropic(self) -> Self {
         Self { form: ErrorForm::Anthropic, ..self }
     }
 

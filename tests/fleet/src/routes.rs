@@ -34,6 +34,12 @@ enum Route {
     GenerateWithLoad(Read),
     /// Answered at once.
     Tell(Tell),
+    /// What an operator or a probe asks.
+    Show(Page),
+}
+
+#[derive(Clone, Copy)]
+enum Page {
     Models,
     Health,
     Ping,
@@ -42,12 +48,10 @@ enum Route {
     Metrics,
     IsSleeping,
     ResetPrefixCache,
-    Control(control::Action),
 }
 
 /// The methods of a path. A new API is one more line here and a function in `api`.
 fn routes(path: &str) -> &'static [(Method, Route)] {
-    use control::Action;
     match path {
         "/v1/chat/completions" => &[(Method::POST, Route::GenerateWithLoad(api::chat))],
         "/v1/chat/completions/batch" => &[(Method::POST, Route::Generate(api::batch))],
@@ -66,19 +70,14 @@ fn routes(path: &str) -> &'static [(Method, Route)] {
         "/tokenize" => &[(Method::POST, Route::Tell(api::tokenize))],
         "/detokenize" => &[(Method::POST, Route::Tell(api::detokenize))],
         "/v1/audio/transcriptions" => &[(Method::POST, Route::Tell(api::transcribe))],
-        "/v1/models" => &[(Method::GET, Route::Models)],
-        "/health" => &[(Method::GET, Route::Health)],
-        "/ping" => &[(Method::GET, Route::Ping), (Method::POST, Route::Ping)],
-        "/version" => &[(Method::GET, Route::Version)],
-        "/load" => &[(Method::GET, Route::Load)],
-        "/metrics" => &[(Method::GET, Route::Metrics)],
-        "/is_sleeping" => &[(Method::GET, Route::IsSleeping)],
-        "/reset_prefix_cache" => &[(Method::POST, Route::ResetPrefixCache)],
-        "/control/fault" => &[(Method::POST, Route::Control(Action::Fault))],
-        "/control/report" => {
-            &[(Method::GET, Route::Control(Action::Report)), (Method::DELETE, Route::Control(Action::Reset))]
-        }
-        "/control/requests" => &[(Method::GET, Route::Control(Action::Requests))],
+        "/v1/models" => &[(Method::GET, Route::Show(Page::Models))],
+        "/health" => &[(Method::GET, Route::Show(Page::Health))],
+        "/ping" => &[(Method::GET, Route::Show(Page::Ping)), (Method::POST, Route::Show(Page::Ping))],
+        "/version" => &[(Method::GET, Route::Show(Page::Version))],
+        "/load" => &[(Method::GET, Route::Show(Page::Load))],
+        "/metrics" => &[(Method::GET, Route::Show(Page::Metrics))],
+        "/is_sleeping" => &[(Method::GET, Route::Show(Page::IsSleeping))],
+        "/reset_prefix_cache" => &[(Method::POST, Route::Show(Page::ResetPrefixCache))],
         _ => &[],
     }
 }
@@ -91,11 +90,10 @@ impl Serve for Engine {
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<Body> {
-        let routes = routes(request.uri().path());
-        let route = routes.iter().find(|(method, _)| method == request.method()).map(|(_, route)| *route);
-        let mut response = match route {
-            Some(Route::Control(action)) => control::act(&self, action, request).await,
-            route => read_and_reply(&self, route, routes, request).await,
+        let what = request.uri().path().strip_prefix("/control/");
+        let mut response = match what.and_then(|what| control::action(request.method(), what)) {
+            Some(action) => control::act(&self, action, request).await,
+            None => read_and_reply(&self, request).await,
         };
         let headers = response.headers_mut();
         headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
@@ -108,15 +106,12 @@ impl Serve for Engine {
 }
 
 /// Takes the whole body in, whatever the path, and answers.
-async fn read_and_reply(
-    engine: &Engine,
-    route: Option<Route>,
-    routes: &[(Method, Route)],
-    request: Request<Incoming>,
-) -> Response<Body> {
+async fn read_and_reply(engine: &Engine, request: Request<Incoming>) -> Response<Body> {
+    let routes = routes(request.uri().path());
+    let route = routes.iter().find(|(method, _)| method == request.method()).map(|(_, route)| *route);
     match route {
-        Some(Route::Metrics) => engine.ledger().saw_scrape(),
-        Some(Route::Health | Route::Ping) => engine.ledger().saw_probe(),
+        Some(Route::Show(Page::Metrics)) => engine.ledger().saw_scrape(),
+        Some(Route::Show(Page::Health | Page::Ping)) => engine.ledger().saw_probe(),
         _ => {}
     }
     if route.is_some() {
@@ -130,56 +125,52 @@ async fn read_and_reply(
     let mut response = match route {
         Some(Route::Generate(read)) => generate(engine, read, false, received).await,
         Some(Route::GenerateWithLoad(read)) => generate(engine, read, true, received).await,
-        _ => {
-            let response = match route {
-                Some(route) => reply(engine, route, &received).await,
-                None => no_route(routes),
-            };
-            note(engine, received, response.status());
-            response
-        }
+        Some(Route::Tell(tell)) => noted(engine, told(engine, tell, &received), received),
+        Some(Route::Show(page)) => noted(engine, show(engine, page).await, received),
+        None => noted(engine, no_route(routes), received),
     };
     seen.tell(&mut response);
     response
 }
 
-/// Records a request for which nothing was computed.
-fn note(engine: &Engine, received: Received, status: StatusCode) {
+/// The answer to a request for which nothing was computed, once the request is on record.
+fn noted(engine: &Engine, response: Response<Body>, received: Received) -> Response<Body> {
     if received.brings_a_body() {
+        let status = response.status();
         let outcome = if status.is_success() { Outcome::Completed } else { Outcome::Failed };
         engine.ledger().note(RequestRecord { status: status.as_u16(), outcome, ..received.record });
     }
+    response
 }
 
-async fn reply(engine: &Engine, route: Route, received: &Received) -> Response<Body> {
-    match route {
-        Route::Tell(tell) => {
-            let Received { headers, body, .. } = received;
-            match tell(&Asked { engine, headers, body }) {
-                Ok(answer) => json(StatusCode::OK, answer),
-                Err(error) => error.into_response(),
-            }
-        }
-        Route::Models => json(StatusCode::OK, models(engine)),
-        Route::Health | Route::Ping if engine.core().life() == Life::Dead => {
+fn told(engine: &Engine, tell: Tell, received: &Received) -> Response<Body> {
+    let Received { headers, body, .. } = received;
+    match tell(&Asked { engine, headers, body }) {
+        Ok(answer) => json(StatusCode::OK, answer),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn show(engine: &Engine, page: Page) -> Response<Body> {
+    match page {
+        Page::Models => json(StatusCode::OK, models(engine)),
+        Page::Health | Page::Ping if engine.core().life() == Life::Dead => {
             status_only(StatusCode::SERVICE_UNAVAILABLE)
         }
-        Route::Health | Route::Ping => status_only(StatusCode::OK),
-        Route::Version => {
+        Page::Health | Page::Ping => status_only(StatusCode::OK),
+        Page::Version => {
             json(StatusCode::OK, format!(r#"{{"version":{}}}"#, quote(&engine.options().version)))
         }
-        Route::Load => json(StatusCode::OK, format!(r#"{{"server_load":{}}}"#, engine.ledger().in_flight())),
-        Route::Metrics => metrics(engine).await,
-        Route::IsSleeping => {
+        Page::Load => json(StatusCode::OK, format!(r#"{{"server_load":{}}}"#, engine.ledger().in_flight())),
+        Page::Metrics => metrics(engine).await,
+        Page::IsSleeping => {
             let asleep = matches!(engine.core().life(), Life::Asleep { .. });
             json(StatusCode::OK, format!(r#"{{"is_sleeping":{asleep}}}"#))
         }
-        Route::ResetPrefixCache => {
+        Page::ResetPrefixCache => {
             engine.reset_prefix_cache();
             json(StatusCode::OK, r#"{"success":true}"#.to_owned())
         }
-        // Those that take the request itself have been answered.
-        Route::Generate(_) | Route::GenerateWithLoad(_) | Route::Control(_) => not_found(),
     }
 }
 

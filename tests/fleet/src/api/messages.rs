@@ -84,7 +84,7 @@ pub(crate) fn messages(asked: &Asked<'_>) -> Result<Generation, ApiError> {
     let prompt = prompt(&fields, body, asked)?;
     let max_tokens = fields.max_tokens.ok_or_else(|| missing("max_tokens", body))?;
     let wish = Wish::checked(vec![prompt], 1, max_tokens, fields.model.as_deref(), None, asked.options())
-        .map_err(ApiError::as_anthropic)?;
+        .map_err(ApiError::into_anthropic)?;
     let id = quote(&format!("chatcmpl-{}", asked.id()));
     let answer = InWords { id, model: quote(&wish.model), finish: Finish::Length };
     Ok(Generation { wish, stream: fields.stream.unwrap_or(false), answer: Box::new(answer) })
@@ -222,7 +222,7 @@ impl Answer for InWords {
     }
 
     fn refuse(&self, error: ApiError) -> ApiError {
-        error.as_anthropic()
+        error.into_anthropic()
     }
 
     fn break_off(&self, error: &ApiError) -> String {
