@@ -19,11 +19,11 @@ pub(crate) trait Answer: Send {
     /// Before the first text of a choice, whose usage is told so far as it is known.
     fn begin(&mut self, _out: &mut String, _index: usize, _usage: Usage) {}
 
-    /// New text of a choice.
-    fn chunk(&mut self, out: &mut String, delta: &Delta<'_>);
+    /// New text of a choice. An API that streams nothing needs neither this nor what follows.
+    fn chunk(&mut self, _out: &mut String, _delta: &Delta<'_>) {}
 
     /// After the last choice's last text.
-    fn end(&mut self, out: &mut String, usage: Usage);
+    fn end(&mut self, _out: &mut String, _usage: Usage) {}
 
     /// An error, in this API's form.
     fn refuse(&self, error: ApiError) -> ApiError {

@@ -137,8 +137,4 @@ impl Answer for Tgi {
         };
         format!(r#"{{"generated_text":"{text}"{details}}}"#)
     }
-
-    fn chunk(&mut self, _out: &mut String, _delta: &Delta<'_>) {}
-
-    fn end(&mut self, _out: &mut String, _usage: Usage) {}
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use serde::de::IgnoredAny;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -41,30 +42,14 @@ struct Envelope {
     continuous_usage: bool,
 }
 
+/// A body of any of these paths; `M` is what `messages` are there.
 #[derive(Deserialize)]
-struct Chat<'a> {
-    #[serde(borrow)]
-    messages: Option<Vec<Message<'a>>>,
+#[serde(bound(deserialize = "M: Deserialize<'de>"))]
+struct Fields<'a, M> {
+    messages: Option<M>,
     #[serde(borrow)]
     tools: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Batch<'a> {
-    #[serde(borrow)]
-    messages: Option<Vec<Vec<Message<'a>>>>,
-    #[serde(borrow)]
-    tools: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Completion {
     prompt: Option<Prompts>,
-}
-
-/// What both have.
-#[derive(Deserialize)]
-struct Fields {
     model: Option<String>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
@@ -92,30 +77,27 @@ struct Keys<'a> {
 
 /// `/v1/chat/completions`
 pub(crate) fn chat(asked: &Asked<'_>) -> Result<Generation, ApiError> {
-    let body = asked.json()?;
-    let (wish, fields) = read_chat(body, asked.options())?;
-    Ok(generation(asked, Api::Chat, wish, fields))
+    let (wish, stream) = read_chat(asked.json()?, asked.options())?;
+    Ok(generation(asked, Api::Chat, wish, stream))
 }
 
 /// `/v1/chat/completions/batch`
 pub(crate) fn batch(asked: &Asked<'_>) -> Result<Generation, ApiError> {
     let body = asked.json()?;
-    let Batch { messages, tools } = parse(body)?;
-    let conversations = messages.ok_or_else(|| missing("messages", body))?;
-    let prompts = conversations.iter().map(|messages| chat_prompt(messages, tools, asked.options()));
-    let (wish, fields) = read(prompts.collect(), body, asked.options())?;
-    let mut generation = generation(asked, Api::Chat, wish, fields);
-    generation.stream = false;
-    Ok(generation)
+    let fields: Fields<'_, Vec<Vec<Message<'_>>>> = parse(body)?;
+    let conversations = fields.messages.as_ref().ok_or_else(|| missing("messages", body))?;
+    let prompts = conversations.iter().map(|messages| chat_prompt(messages, fields.tools, asked.options()));
+    let wish = fields.wish(prompts.collect(), asked.options())?;
+    // It does not stream.
+    Ok(generation(asked, Api::Chat, wish, None))
 }
 
 /// `/v1/completions`
 pub(crate) fn completions(asked: &Asked<'_>) -> Result<Generation, ApiError> {
-    let body = asked.json()?;
-    let Completion { prompt } = parse(body)?;
-    let prompts = prompt.map_or_else(Vec::new, |prompt| prompt.into_prompts(asked.options()));
-    let (wish, fields) = read(prompts, body, asked.options())?;
-    Ok(generation(asked, Api::Completions, wish, fields))
+    let mut fields: Fields<'_, IgnoredAny> = parse(asked.json()?)?;
+    let prompts = fields.prompt.take().map_or_else(Vec::new, |prompt| prompt.into_prompts(asked.options()));
+    let wish = fields.wish(prompts, asked.options())?;
+    Ok(generation(asked, Api::Completions, wish, fields.streamed()))
 }
 
 /// `/invocations`
@@ -131,32 +113,39 @@ pub(crate) fn chat_wish(body: &[u8], options: &EngineOptions) -> Result<Wish, Ap
     read_chat(body, options).map(|(wish, _)| wish)
 }
 
-fn read_chat(body: &[u8], options: &EngineOptions) -> Result<(Wish, Fields), ApiError> {
-    let Chat { messages, tools } = parse(body)?;
-    let messages = messages.ok_or_else(|| missing("messages", body))?;
-    read(vec![chat_prompt(&messages, tools, options)], body, options)
+fn read_chat(body: &[u8], options: &EngineOptions) -> Result<(Wish, Option<StreamOptions>), ApiError> {
+    let fields: Fields<'_, Vec<Message<'_>>> = parse(body)?;
+    let messages = fields.messages.as_ref().ok_or_else(|| missing("messages", body))?;
+    let prompt = chat_prompt(messages, fields.tools, options);
+    let wish = fields.wish(vec![prompt], options)?;
+    Ok((wish, fields.streamed()))
 }
 
 fn chat_prompt(messages: &[Message<'_>], tools: Option<&RawValue>, options: &EngineOptions) -> Prompt {
     Prompt::from_text(render(messages, tools.map(RawValue::get)), options.bytes_per_token)
 }
 
-fn read(prompts: Vec<Prompt>, body: &[u8], options: &EngineOptions) -> Result<(Wish, Fields), ApiError> {
-    let mut fields: Fields = parse(body)?;
-    let max_tokens = fields.max_completion_tokens.or(fields.max_tokens).unwrap_or(DEFAULT_MAX_TOKENS);
-    let n = fields.n.unwrap_or(1);
-    let salt = fields.cache_salt.take();
-    let wish = Wish::checked(prompts, n, max_tokens, fields.model.as_deref(), salt, options)?;
-    Ok((wish, fields))
+impl<M> Fields<'_, M> {
+    fn wish(&self, prompts: Vec<Prompt>, options: &EngineOptions) -> Result<Wish, ApiError> {
+        let max_tokens = self.max_completion_tokens.or(self.max_tokens).unwrap_or(DEFAULT_MAX_TOKENS);
+        let n = self.n.unwrap_or(1);
+        Wish::checked(prompts, n, max_tokens, self.model.as_deref(), self.cache_salt.clone(), options)
+    }
+
+    /// How it is to be streamed, if it is.
+    fn streamed(self) -> Option<StreamOptions> {
+        self.stream.unwrap_or(false).then(|| self.stream_options.unwrap_or_default())
+    }
 }
 
-fn generation(asked: &Asked<'_>, api: Api, wish: Wish, fields: Fields) -> Generation {
+fn generation(asked: &Asked<'_>, api: Api, wish: Wish, streamed: Option<StreamOptions>) -> Generation {
     let options = asked.options();
     let prefix = match api {
         Api::Chat => "chatcmpl",
         Api::Completions => "cmpl",
     };
-    let stream_options = fields.stream_options.unwrap_or_default();
+    let stream = streamed.is_some();
+    let stream_options = streamed.unwrap_or_default();
     let envelope = Envelope {
         api,
         id: quote(&format!("{prefix}-{}", asked.id())),
@@ -168,7 +157,7 @@ fn generation(asked: &Asked<'_>, api: Api, wish: Wish, fields: Fields) -> Genera
         include_usage: stream_options.include_usage.unwrap_or(false),
         continuous_usage: stream_options.continuous_usage_stats.unwrap_or(false),
     };
-    Generation { wish, stream: fields.stream.unwrap_or(false), answer: Box::new(envelope) }
+    Generation { wish, stream, answer: Box::new(envelope) }
 }
 
 impl Answer for Envelope {

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::answer::{list, quote, Answer, ApiError, Choice, Delta};
+use crate::answer::{list, quote, Answer, ApiError, Choice};
 use crate::api::Asked;
 use crate::prompt::Prompt;
 use crate::report::Usage;
@@ -158,10 +158,6 @@ impl Answer for Listed {
             r#"{{{head},"data":{data},"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens},"completion_tokens":0,"prompt_tokens_details":null}}}}"#
         )
     }
-
-    fn chunk(&mut self, _out: &mut String, _delta: &Delta<'_>) {}
-
-    fn end(&mut self, _out: &mut String, _usage: Usage) {}
 }
 
 impl Answer for Ranked {
@@ -180,8 +176,4 @@ impl Answer for Ranked {
             r#"{{"id":{id},"model":{model},"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens}}},"results":{results}}}"#
         )
     }
-
-    fn chunk(&mut self, _out: &mut String, _delta: &Delta<'_>) {}
-
-    fn end(&mut self, _out: &mut String, _usage: Usage) {}
 }

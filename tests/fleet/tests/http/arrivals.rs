@@ -1,5 +1,8 @@
 //! What does a test learn of the bytes that arrived, whatever their path?
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use fleet::{EngineOptions, Outcome};
 use reqwest::Method;
 use serde_json::{json, Value};
@@ -43,6 +46,23 @@ async fn every_body_is_on_record_byte_by_byte() {
         assert!(!record.trailers && record.content_encoding.is_none());
     }
     assert_eq!(fleet.report().total.requests, 1, "only what is computed counts");
+}
+
+#[tokio::test]
+async fn trailers_after_a_body_are_told() {
+    let (fleet, _client) = one_engine(EngineOptions::default()).await;
+    let address = fleet.engine(0).address();
+    let request = "POST /nowhere HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\
+                   connection: close\r\n\r\n2\r\n{}\r\n0\r\nx-sum: 1\r\n\r\n";
+    let exchange = move || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(request.as_bytes())?;
+        std::io::read_to_string(stream)
+    };
+    let answer = tokio::task::spawn_blocking(exchange).await.expect("a task").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let record = fleet.engine(0).report().last.expect("a record");
+    assert_eq!((record.body_bytes, record.trailers), (2, true));
 }
 
 #[tokio::test]
