@@ -18,7 +18,8 @@
 //! | --- | --- |
 //! | what is a fleet, an engine, what can be set | `fleet`, `engine`, `options` |
 //! | who can connect, which path answers what | `port`, `routes`, `body` |
-//! | what does a request ask for, and in which words is it answered | `api`, a file for each family; `received`, `request`, `chat_template`, `prompt`, `answer` |
+//! | what came in, and what does it ask for | `received`, `request`, `chat_template`, `prompt` |
+//! | how does each API say it | `api` with a file for each family, `answer` |
 //! | when is it computed, what is cached | `engine_core`, `scheduler`, `sequence`, `kv_cache` |
 //! | what does a request leave in a cache, for who records a workload | `footprint` |
 //! | how is it answered | `generate`, `event_stream`, `orca` |
