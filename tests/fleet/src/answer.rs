@@ -1,41 +1,67 @@
-//! How are answers and errors spelled? The JSON of vLLM 0.32, field by field in its order, as captured from it.
-
-use std::fmt::Write;
+//! What is said in every API, and what does each say in its own words? The parts of an answer, and errors, which
+//! are spelled as captured from vLLM 0.32.
 
 use hyper::{Response, StatusCode};
 
 use crate::body::{json, Body};
 use crate::report::Usage;
-use crate::request::Api;
 use crate::sequence::Finish;
 
-/// An error a client gets, in OpenAI's form.
+/// How one API words the answer to one request. A stream is `greet`, then for each choice `begin` and its chunks,
+/// then `end`; all write whole server-sent events.
+pub(crate) trait Answer: Send {
+    /// The answer to a request that does not stream.
+    fn whole(&mut self, choices: &[Choice], usage: Usage) -> String;
+
+    /// Before anything is computed.
+    fn greet(&mut self, _out: &mut String) {}
+
+    /// Before the first text of a choice, whose usage is told so far as it is known.
+    fn begin(&mut self, _out: &mut String, _index: usize, _usage: Usage) {}
+
+    /// New text of a choice. An API that streams nothing needs neither this nor what follows.
+    fn chunk(&mut self, _out: &mut String, _delta: &Delta<'_>) {}
+
+    /// After the last choice's last text.
+    fn end(&mut self, _out: &mut String, _usage: Usage) {}
+
+    /// An error, in this API's form.
+    fn refuse(&self, error: ApiError) -> ApiError {
+        error
+    }
+
+    /// An error after the stream has begun, with status 200.
+    fn break_off(&self, error: &ApiError) -> String {
+        format!("data: {}\n\ndata: [DONE]\n\n", error.to_json())
+    }
+}
+
+/// An error a client gets.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     kind: &'static str,
     message: String,
     param: Option<String>,
+    form: ErrorForm,
 }
 
-/// What all parts of one answer share.
-pub(crate) struct Envelope {
-    pub(crate) api: Api,
-    /// The whole id, such as `chatcmpl-..`, as a JSON string.
-    pub(crate) id: String,
-    /// Unix seconds.
-    pub(crate) created: u64,
-    /// The model's name as a JSON string.
-    pub(crate) model: String,
-    pub(crate) fingerprint: String,
-    /// Whether usage has `prompt_tokens_details`.
-    pub(crate) details: bool,
+/// Whose words an error has.
+#[derive(Debug, Default)]
+enum ErrorForm {
+    #[default]
+    OpenAi,
+    Anthropic,
 }
 
 /// One choice of a whole answer.
 pub(crate) struct Choice {
     pub(crate) text: String,
     pub(crate) finish: Finish,
+    /// What the answer was drawn from.
+    pub(crate) seed: u64,
+    /// Of this choice alone, with all of its prompt.
+    pub(crate) usage: Usage,
 }
 
 /// What one chunk of a stream adds.
@@ -44,9 +70,9 @@ pub(crate) struct Delta<'a> {
     pub(crate) index: usize,
     pub(crate) text: &'a str,
     pub(crate) finish: Option<Finish>,
-    /// Usage so far, if every chunk carries it.
-    pub(crate) usage: Option<Usage>,
-    /// Whether the stream ends with this chunk.
+    /// Of this choice alone, so far.
+    pub(crate) usage: Usage,
+    /// Whether no text of any choice follows.
     pub(crate) last: bool,
 }
 
@@ -56,18 +82,17 @@ impl ApiError {
         let message = format!(
             "1 validation error:\n  {{'type': '{kind}', 'loc': '{location}', 'msg': '{message}', 'input': '{input}'}}"
         );
-        Self {
-            status: StatusCode::BAD_REQUEST,
-            kind: "Bad Request",
-            message,
-            param: Some(location.to_owned()),
-        }
+        Self::invalid(message, Some(location))
+    }
+
+    /// A body that is no text.
+    pub(crate) fn no_text() -> Self {
+        Self::invalid("There was an error parsing the body".to_owned(), None)
     }
 
     pub(crate) fn content_type() -> Self {
-        let message =
-            "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed".to_owned();
-        Self { status: StatusCode::BAD_REQUEST, kind: "Bad Request", message, param: None }
+        let message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed";
+        Self::invalid(message.to_owned(), None)
     }
 
     /// A parameter that cannot be used.
@@ -82,12 +107,13 @@ impl ApiError {
 
     pub(crate) fn no_model(model: &str, base: &str) -> Self {
         let message = format!("The model `{model}` does not exist. Valid aliases: {base}.");
-        Self {
-            status: StatusCode::NOT_FOUND,
-            kind: "NotFoundError",
-            message,
-            param: Some("model".to_owned()),
-        }
+        Self::new(StatusCode::NOT_FOUND, "NotFoundError", message, Some("model"))
+    }
+
+    /// A stored response that is not stored here.
+    pub(crate) fn no_response(id: &str) -> Self {
+        let message = format!("Response with id '{id}' not found.");
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message, Some("response_id"))
     }
 
     pub(crate) fn busy() -> Self {
@@ -114,11 +140,25 @@ impl ApiError {
         )
     }
 
-    /// `{"error":{..}}`, as the body of a response or as an event of a stream.
+    /// The same error in Anthropic's form.
+    pub(crate) fn into_anthropic(self) -> Self {
+        Self { form: ErrorForm::Anthropic, ..self }
+    }
+
+    /// The body of a response, or an event of a stream.
     pub(crate) fn to_json(&self) -> String {
-        let param = self.param.as_deref().map_or_else(|| "null".to_owned(), quote);
         let (message, kind, code) = (quote(&self.message), quote(self.kind), self.status.as_u16());
+        if matches!(self.form, ErrorForm::Anthropic) {
+            return self.to_anthropic_json();
+        }
+        let param = quote_or_null(self.param.as_deref());
         format!(r#"{{"error":{{"message":{message},"type":{kind},"param":{param},"code":{code}}}}}"#)
+    }
+
+    /// The same in Anthropic's form.
+    pub(crate) fn to_anthropic_json(&self) -> String {
+        let (kind, message) = (quote(self.kind), quote(&self.message));
+        format!(r#"{{"type":"error","error":{{"type":{kind},"message":{message}}}}}"#)
     }
 
     pub(crate) fn into_response(self) -> Response<Body> {
@@ -126,132 +166,20 @@ impl ApiError {
     }
 
     fn bad_request(name: &str, message: String) -> Self {
-        Self {
-            status: StatusCode::BAD_REQUEST,
-            kind: "BadRequestError",
-            message,
-            param: Some(name.to_owned()),
-        }
+        Self::new(StatusCode::BAD_REQUEST, "BadRequestError", message, Some(name))
+    }
+
+    fn invalid(message: String, location: Option<&str>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Bad Request", message, location)
     }
 
     fn server(status: StatusCode, kind: &'static str, message: &str) -> Self {
-        Self { status, kind, message: message.to_owned(), param: None }
-    }
-}
-
-impl Envelope {
-    /// The answer to a request that does not stream.
-    pub(crate) fn whole(&self, choices: &[Choice], usage: Usage) -> String {
-        let choices: Vec<_> =
-            choices.iter().enumerate().map(|(index, choice)| self.choice(index, choice)).collect();
-        let object = match self.api {
-            Api::Chat => "chat.completion",
-            Api::Completions => "text_completion",
-        };
-        let prompt = match self.api {
-            Api::Chat => r#""prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"#,
-            Api::Completions => "",
-        };
-        format!(
-            r#"{{{},"choices":[{}],"service_tier":null,"system_fingerprint":"{}","usage":{},{prompt}"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}}"#,
-            self.head(object),
-            choices.join(","),
-            self.fingerprint,
-            self.usage(usage),
-        )
+        Self::new(status, kind, message.to_owned(), None)
     }
 
-    /// The first chunk of a choice of a chat: the role.
-    pub(crate) fn role_chunk(&self, index: usize, usage: Option<Usage>) -> String {
-        let usage = usage.map_or_else(String::new, |usage| running_usage(usage, 0));
-        format!(
-            r#"{{{},"choices":[{{"index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}]{usage},"prompt_token_ids":null,"prompt_text":null}}"#,
-            self.head("chat.completion.chunk"),
-        )
-    }
-
-    /// A chunk with new text.
-    pub(crate) fn write_chunk(&self, out: &mut String, delta: &Delta<'_>) {
-        let Delta { index, text, finish, usage, last } = delta;
-        let finish_reason = finish.map_or_else(|| "null".to_owned(), |finish| quote(finish.as_str()));
-        let choice = match (self.api, finish) {
-            (Api::Chat, None) => format!(
-                r#"{{"index":{index},"delta":{{"content":"{text}"}},"logprobs":null,"finish_reason":null,"token_ids":null}}"#
-            ),
-            (Api::Chat, Some(_)) => format!(
-                r#"{{"index":{index},"delta":{{"content":"{text}"}},"logprobs":null,"finish_reason":{finish_reason},"stop_reason":null,"token_ids":null}}"#
-            ),
-            (Api::Completions, _) => format!(
-                r#"{{"index":{index},"text":"{text}","logprobs":null,"finish_reason":{finish_reason},"stop_reason":null,"prompt_token_ids":null,"token_ids":null}}"#
-            ),
-        };
-        let usage = usage.map_or_else(String::new, |usage| running_usage(usage, usage.generated_tokens));
-        let _ = write!(out, r#"{{{},"choices":[{choice}]{usage}"#, self.head(self.chunk_object()));
-        if *last {
-            let _ = write!(out, r#","system_fingerprint":"{}""#, self.fingerprint);
-        }
-        out.push('}');
-    }
-
-    /// The chunk after the last choice's end that tells the usage.
-    pub(crate) fn usage_chunk(&self, usage: Usage) -> String {
-        let Usage { prompt_tokens, generated_tokens, cached_tokens, created_cache_tokens } = usage;
-        let details = match (self.details, self.api) {
-            (false, _) => String::new(),
-            (true, Api::Chat) => format!(
-                r#","prompt_tokens_details":{{"cached_tokens":{cached_tokens},"created_cache_tokens":{created_cache_tokens}}}"#
-            ),
-            (true, Api::Completions) => {
-                format!(r#","prompt_tokens_details":{{"cached_tokens":{cached_tokens}}}"#)
-            }
-        };
-        format!(
-            r#"{{{},"choices":[],"usage":{{"prompt_tokens":{prompt_tokens},"total_tokens":{},"completion_tokens":{generated_tokens}{details}}},"system_fingerprint":"{}"}}"#,
-            self.head(self.chunk_object()),
-            prompt_tokens + generated_tokens,
-            self.fingerprint,
-        )
-    }
-
-    fn head(&self, object: &str) -> String {
-        let Self { id, created, model, .. } = self;
-        format!(r#""id":{id},"object":"{object}","created":{created},"model":{model}"#)
-    }
-
-    fn chunk_object(&self) -> &'static str {
-        match self.api {
-            Api::Chat => "chat.completion.chunk",
-            Api::Completions => "text_completion",
-        }
-    }
-
-    fn choice(&self, index: usize, choice: &Choice) -> String {
-        let (text, finish) = (&choice.text, choice.finish.as_str());
-        match self.api {
-            Api::Chat => format!(
-                r#"{{"index":{index},"message":{{"role":"assistant","content":"{text}","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null}},"logprobs":null,"finish_reason":"{finish}","stop_reason":null,"token_ids":null,"routed_experts":null}}"#
-            ),
-            Api::Completions => format!(
-                r#"{{"index":{index},"text":"{text}","logprobs":null,"finish_reason":"{finish}","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}}"#
-            ),
-        }
-    }
-
-    fn usage(&self, usage: Usage) -> String {
-        let Usage { prompt_tokens, generated_tokens, cached_tokens, created_cache_tokens } = usage;
-        let details = match (self.details, self.api) {
-            (false, _) => "null".to_owned(),
-            (true, Api::Chat) => format!(
-                r#"{{"cached_tokens":{cached_tokens},"created_cache_tokens":{created_cache_tokens},"multimodal_tokens":null}}"#
-            ),
-            (true, Api::Completions) => format!(
-                r#"{{"cached_tokens":{cached_tokens},"created_cache_tokens":null,"multimodal_tokens":null}}"#
-            ),
-        };
-        format!(
-            r#"{{"prompt_tokens":{prompt_tokens},"total_tokens":{},"completion_tokens":{generated_tokens},"prompt_tokens_details":{details},"completion_tokens_details":null}}"#,
-            prompt_tokens + generated_tokens,
-        )
+    fn new(status: StatusCode, kind: &'static str, message: String, param: Option<&str>) -> Self {
+        let param = param.map(str::to_owned);
+        Self { status, kind, message, param, form: ErrorForm::default() }
     }
 }
 
@@ -260,11 +188,11 @@ pub(crate) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// The usage member of a chunk, with `continuous_usage_stats`.
-fn running_usage(usage: Usage, generated: usize) -> String {
-    let prompt = usage.prompt_tokens;
-    format!(
-        r#","usage":{{"prompt_tokens":{prompt},"total_tokens":{},"completion_tokens":{generated},"completion_tokens_details":null}}"#,
-        prompt + generated,
-    )
+pub(crate) fn quote_or_null(text: Option<&str>) -> String {
+    text.map_or_else(|| "null".to_owned(), quote)
+}
+
+/// The items of a JSON list.
+pub(crate) fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(","))
 }

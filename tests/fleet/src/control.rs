@@ -57,7 +57,8 @@ impl Serve for Control {
     }
 }
 
-fn action(method: &Method, what: &str) -> Option<Action> {
+/// What a method and a path's last segment ask for.
+pub(crate) fn action(method: &Method, what: &str) -> Option<Action> {
     match (method, what) {
         (&Method::POST, "fault") => Some(Action::Fault),
         (&Method::GET, "report") => Some(Action::Report),

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::api::StoredResponses;
 use crate::engine_core::{EngineCore, Life};
 use crate::exposition;
 use crate::fault::{Fault, MetricsFault};
@@ -35,6 +36,7 @@ struct Parts {
     /// Opens the port again after a while. Locked while a fault is put in force, so that they follow each other.
     reopening: tokio::sync::Mutex<Option<JoinHandle<()>>>,
     request_ids: AtomicU64,
+    responses: Arc<StoredResponses>,
     /// What `/metrics` shows while stale.
     frozen: Mutex<Option<String>>,
 }
@@ -61,6 +63,7 @@ impl Engine {
             faults: watch::Sender::default(),
             reopening: tokio::sync::Mutex::default(),
             request_ids: AtomicU64::new(0),
+            responses: Arc::default(),
             frozen: Mutex::default(),
         }));
         engine.0.port.open(engine.clone())?;
@@ -97,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// The last requests that ended, oldest first; at most 1,024.
+    /// The last requests with a body that ended, oldest first; at most 1,024.
     pub fn requests(&self) -> Vec<RequestRecord> {
         self.0.ledger.records()
     }
@@ -134,6 +137,7 @@ impl Engine {
             Fault::Restart { down_seconds } => {
                 self.shut(&mut reopening).await;
                 core.restart();
+                self.0.responses.clear();
                 self.heal_http();
                 self.reopen(&mut reopening, duration(down_seconds));
             }
@@ -167,6 +171,11 @@ impl Engine {
 
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.0.ledger
+    }
+
+    /// The responses that a `previous_response_id` may name.
+    pub(crate) fn responses(&self) -> &Arc<StoredResponses> {
+        &self.0.responses
     }
 
     /// The status that a fault makes all generation requests end in.

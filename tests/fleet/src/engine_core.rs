@@ -62,6 +62,7 @@ pub(crate) struct Job {
     /// Adapter to run on, if not the base model.
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
+    /// 0 for a pooling model: the prompt is computed, and nothing of it stays in the cache.
     pub(crate) max_tokens: usize,
     /// Tells `n` answers to one prompt apart.
     pub(crate) choice: usize,
@@ -172,7 +173,11 @@ impl EngineCore {
     fn sequence(self: &Arc<Self>, job: Job) -> (Ticket, Sequence) {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let model = job.lora.as_deref().unwrap_or(&self.options.model);
-        let chain = job.prompt.blocks(self.options.block_size, model, job.salt.as_deref());
+        let block_size = self.options.block_size;
+        let chain = match job.max_tokens {
+            0 => job.prompt.no_blocks(block_size),
+            _ => job.prompt.blocks(block_size, model, job.salt.as_deref()),
+        };
         let progress = Arc::new(Progress::new(job.wake_after));
         let seed = job.prompt.seed().wrapping_add(job.choice as u64);
         let ticket = Ticket {
@@ -181,7 +186,7 @@ impl EngineCore {
             progress: progress.clone(),
             prompt: job.prompt.clone(),
             seed,
-            cacheable_tokens: chain.hashes().len() * self.options.block_size,
+            cacheable_tokens: chain.hashes().len() * block_size,
         };
         let sequence = Sequence {
             id,

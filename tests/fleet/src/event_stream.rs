@@ -1,55 +1,46 @@
-//! What goes out on a stream, and when? One event for each token (or each few) as the engine generates it, made
+//! What goes out on a stream, and when? An event for each token (or each few) as the engine generates it, made
 //! when the connection asks for more: no task and no channel in between.
 
 use std::task::{Context, Poll};
 
 use hyper::body::Bytes;
 
-use crate::answer::{ApiError, Delta, Envelope};
+use crate::answer::{Answer, ApiError, Delta};
 use crate::engine_core::Ticket;
 use crate::prompt::push_generated;
 use crate::report::{Entry, Outcome, Usage};
-use crate::request::Api;
 use crate::sequence::{Finish, Snapshot};
 
 /// The server-sent events of one answer.
 pub(crate) struct EventStream {
-    envelope: Envelope,
+    answer: Box<dyn Answer>,
     choices: Vec<StreamedChoice>,
-    /// Prompts among the choices: `n` choices share one.
+    /// Choices that share one prompt.
     n: usize,
     tokens_per_chunk: usize,
-    include_usage: bool,
-    continuous_usage: bool,
     entry: Entry,
+    greeted: bool,
     ended: bool,
-}
-
-/// How an answer is to be streamed.
-pub(crate) struct StreamShape {
-    /// Choices that share one prompt.
-    pub(crate) n: usize,
-    pub(crate) tokens_per_chunk: usize,
-    pub(crate) include_usage: bool,
-    pub(crate) continuous_usage: bool,
 }
 
 struct StreamedChoice {
     ticket: Ticket,
     told: usize,
-    role_told: bool,
+    begun: bool,
     finished: bool,
 }
 
 impl EventStream {
-    pub(crate) fn new(envelope: Envelope, tickets: Vec<Ticket>, shape: StreamShape, entry: Entry) -> Self {
-        let StreamShape { n, tokens_per_chunk, include_usage, continuous_usage } = shape;
-        let role_told = envelope.api == Api::Completions;
-        let choices = tickets
-            .into_iter()
-            .map(|ticket| StreamedChoice { ticket, told: 0, role_told, finished: false })
-            .collect();
-        Self { envelope, choices, n, tokens_per_chunk, include_usage, continuous_usage, entry, ended: false }
+    pub(crate) fn new(
+        answer: Box<dyn Answer>,
+        tickets: Vec<Ticket>,
+        n: usize,
+        tokens_per_chunk: usize,
+        entry: Entry,
+    ) -> Self {
+        let choice = |ticket| StreamedChoice { ticket, told: 0, begun: false, finished: false };
+        let choices = tickets.into_iter().map(choice).collect();
+        Self { answer, choices, n, tokens_per_chunk, entry, greeted: false, ended: false }
     }
 
     /// All events that are due, or the end.
@@ -58,6 +49,12 @@ impl EventStream {
             return Poll::Ready(None);
         }
         let mut events = String::new();
+        if !std::mem::replace(&mut self.greeted, true) {
+            self.answer.greet(&mut events);
+            if !events.is_empty() {
+                return Poll::Ready(Some(Bytes::from(events)));
+            }
+        }
         for index in 0..self.choices.len() {
             let choice = &self.choices[index];
             if choice.finished {
@@ -85,11 +82,11 @@ impl EventStream {
     fn tell(&mut self, index: usize, snapshot: Snapshot, events: &mut String) {
         let others_finished =
             self.choices.iter().enumerate().all(|(other, choice)| other == index || choice.finished);
-        let usage = self.continuous_usage.then(|| self.choice_usage(index, snapshot));
-        let Self { envelope, choices, tokens_per_chunk, include_usage, .. } = self;
+        let Self { answer, choices, tokens_per_chunk, .. } = self;
         let choice = &mut choices[index];
-        if !std::mem::replace(&mut choice.role_told, true) {
-            event(events, |out| out.push_str(&envelope.role_chunk(index, usage)));
+        let usage = choice_usage(&choice.ticket, snapshot);
+        if !std::mem::replace(&mut choice.begun, true) {
+            answer.begin(events, index, usage);
         }
         let (seed, token_bytes) = (choice.ticket.seed, choice.ticket.prompt.token_bytes());
         let mut text = Vec::with_capacity(*tokens_per_chunk * token_bytes);
@@ -107,19 +104,15 @@ impl EventStream {
                 index,
                 text: std::str::from_utf8(&text).unwrap_or_default(),
                 finish,
-                usage: usage.map(|usage| Usage { generated_tokens: choice.told, ..usage }),
-                last: choice.finished && others_finished && !*include_usage,
+                usage: Usage { generated_tokens: choice.told, ..usage },
+                last: choice.finished && others_finished,
             };
-            event(events, |out| envelope.write_chunk(out, &delta));
+            answer.chunk(events, &delta);
         }
     }
 
     fn end(&mut self, events: &mut String) {
-        if self.include_usage {
-            let usage = self.usage();
-            event(events, |out| out.push_str(&self.envelope.usage_chunk(usage)));
-        }
-        events.push_str("data: [DONE]\n\n");
+        self.answer.end(events, self.usage());
         self.ended = true;
         self.entry.settle(Outcome::Completed);
     }
@@ -128,17 +121,19 @@ impl EventStream {
     fn break_off(&mut self) -> Bytes {
         self.ended = true;
         self.entry.settle(Outcome::Failed);
-        Bytes::from(format!("data: {}\n\ndata: [DONE]\n\n", ApiError::engine_dead().to_json()))
+        Bytes::from(self.answer.break_off(&ApiError::engine_dead()))
     }
 
     fn usage(&self) -> Usage {
         usage(self.choices.iter().map(|choice| &choice.ticket), self.n)
     }
+}
 
-    fn choice_usage(&self, index: usize, snapshot: Snapshot) -> Usage {
-        let prompt_tokens = self.choices[index].ticket.prompt.tokens();
-        Usage { prompt_tokens, generated_tokens: snapshot.generated, ..Usage::default() }
-    }
+/// Tokens of one choice, with all of its prompt.
+pub(crate) fn choice_usage(ticket: &Ticket, snapshot: Snapshot) -> Usage {
+    let Snapshot { generated: generated_tokens, cached_tokens, .. } = snapshot;
+    let created_cache_tokens = ticket.cacheable_tokens.saturating_sub(cached_tokens);
+    Usage { prompt_tokens: ticket.prompt.tokens(), cached_tokens, created_cache_tokens, generated_tokens }
 }
 
 /// Tokens of all choices so far. A prompt counts once however many choices share it, and its first choice says what
@@ -157,7 +152,8 @@ pub(crate) fn usage<'a>(tickets: impl Iterator<Item = &'a Ticket>, n: usize) -> 
     usage
 }
 
-fn event(events: &mut String, write: impl FnOnce(&mut String)) {
+/// Writes an event of data alone.
+pub(crate) fn event(events: &mut String, write: impl FnOnce(&mut String)) {
     events.push_str("data: ");
     write(events);
     events.push_str("\n\n");

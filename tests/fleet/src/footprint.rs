@@ -4,9 +4,9 @@
 use std::io;
 
 use crate::answer::ApiError;
+use crate::api::chat_wish;
 use crate::options::EngineOptions;
 use crate::prompt::{BlockChain, BlockHash};
-use crate::request::{Api, GenerationRequest};
 
 /// A chat and its answer as cache blocks. Equal hashes mean equal text up to the end of the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +30,10 @@ impl Footprint {
         block_tokens: usize,
         options: &EngineOptions,
     ) -> io::Result<Self> {
-        let request = GenerationRequest::parse(Api::Chat, body, options).map_err(invalid)?;
-        let prompt = request.prompts.first().ok_or(io::ErrorKind::InvalidInput)?;
-        let model = request.lora.as_deref().unwrap_or(&options.model);
-        let mut chain = prompt.blocks(block_tokens, model, request.salt.as_deref());
+        let wish = chat_wish(body, options).map_err(invalid)?;
+        let prompt = wish.prompts.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let model = wish.lora.as_deref().unwrap_or(&options.model);
+        let mut chain = prompt.blocks(block_tokens, model, wish.salt.as_deref());
         let (prompt_tokens, answer_tokens) = (prompt.tokens(), answer.len() / prompt.token_bytes());
 
         let full = chain.hashes().len();

@@ -18,14 +18,16 @@
 //! | --- | --- |
 //! | what is a fleet, an engine, what can be set | `fleet`, `engine`, `options` |
 //! | who can connect, which path answers what | `port`, `routes`, `body` |
-//! | what does a request ask for | `request`, `chat_template`, `prompt` |
+//! | what came in, and what does it ask for | `received`, `request`, `chat_template`, `prompt` |
+//! | how does each API say it | `api` with a file for each family, `answer` |
 //! | when is it computed, what is cached | `engine_core`, `scheduler`, `sequence`, `kv_cache` |
 //! | what does a request leave in a cache, for who records a workload | `footprint` |
-//! | how is it answered | `generate`, `event_stream`, `answer`, `orca` |
+//! | how is it answered | `generate`, `event_stream`, `orca` |
 //! | what is measured | `stats`, `exposition`, `metric_help` |
 //! | how to break it, what it saw | `fault`, `control`, `report` |
 
 mod answer;
+mod api;
 mod body;
 mod chat_template;
 mod control;
@@ -43,6 +45,7 @@ mod options;
 mod orca;
 mod port;
 mod prompt;
+mod received;
 mod report;
 mod request;
 mod routes;

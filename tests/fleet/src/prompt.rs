@@ -5,7 +5,7 @@
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Bytes of a token that came as an id.
-const ID_BYTES: usize = 4;
+pub(crate) const ID_BYTES: usize = 4;
 
 /// A prompt as the engine sees it: bytes, of which `token_bytes` make one token.
 pub(crate) struct Prompt {
@@ -55,6 +55,17 @@ impl Prompt {
         chain
     }
 
+    /// What no cache is to know: the prompt of a pooling model.
+    pub(crate) fn no_blocks(&self, block_size: usize) -> BlockChain {
+        let (hashes, open) = Default::default();
+        BlockChain { hashes, open, block_bytes: block_size * self.token_bytes, parent: 0 }
+    }
+
+    /// The ids of its tokens. With tokens of four bytes, a prompt of these ids is the same prompt.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        token_ids(&self.bytes, self.token_bytes)
+    }
+
     /// What the answer is derived from.
     pub(crate) fn seed(&self) -> u64 {
         xxh3_64(&self.bytes)
@@ -102,6 +113,22 @@ impl BlockChain {
     }
 }
 
+/// The ids of a text's tokens: their bytes, read as a number.
+pub(crate) fn token_ids(text: &[u8], token_bytes: usize) -> Vec<u64> {
+    let id = |token: &[u8]| token.iter().rev().fold(0, |id, byte| id << 8 | u64::from(*byte));
+    text.chunks(token_bytes).map(id).collect()
+}
+
+/// The text of such ids.
+pub(crate) fn text_of(ids: &[u64]) -> String {
+    let bytes = |id: &u64| {
+        let bytes = id.to_le_bytes();
+        let length = bytes.len() - id.leading_zeros() as usize / 8;
+        bytes.into_iter().take(length)
+    };
+    String::from_utf8_lossy(&ids.iter().flat_map(bytes).collect::<Vec<_>>()).into_owned()
+}
+
 /// The text of the `n`th generated token: a space and letters, drawn from `seed`. ASCII that needs no JSON escape.
 pub(crate) fn push_generated(text: &mut impl Extend<u8>, seed: u64, n: usize, token_bytes: usize) {
     let mut letters = xxh3_64_with_seed(&(n as u64).to_le_bytes(), seed);
@@ -138,6 +165,14 @@ mod tests {
         let mut grown = chain("");
         text.bytes().for_each(|byte| grown.extend(&[byte]));
         assert_eq!(grown.hashes(), chain(text).hashes());
+    }
+
+    #[test]
+    fn the_ids_of_a_text_are_the_text_again() {
+        let text = "a text of some length";
+        for token_bytes in 1..=8 {
+            assert_eq!(text_of(&token_ids(text.as_bytes(), token_bytes)), text);
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct EngineReport {
     pub open_connections: usize,
     /// Everything counted.
     pub counts: Counts,
-    /// The last generation request that ended.
+    /// The last request with a body that ended.
     pub last: Option<RequestRecord>,
 }
 
@@ -66,7 +66,7 @@ pub struct Counts {
     pub connections: u64,
 }
 
-/// One generation request, after its end.
+/// One request that brought a body, whatever its path, after its end.
 #[derive(Clone, Debug, Serialize)]
 pub struct RequestRecord {
     /// Path it came to.
@@ -79,6 +79,12 @@ pub struct RequestRecord {
     pub upstream_host: Option<String>,
     /// Header `x-request-id` as it arrived here.
     pub request_id: Option<String>,
+    /// Header `content-type` as it arrived here.
+    pub content_type: Option<String>,
+    /// Header `content-encoding` as it arrived here.
+    pub content_encoding: Option<String>,
+    /// Whether trailers came after the body.
+    pub trailers: bool,
     /// Body length in bytes.
     pub body_bytes: usize,
     /// xxh3 of the body's bytes, 16 hexadecimal digits.
@@ -185,8 +191,22 @@ impl Ledger {
         Entry { ledger: self.clone(), record: Some(record), arrived: Instant::now() }
     }
 
+    /// Keeps the record of a request that asked for no computing, and counts nothing.
+    pub(crate) fn note(&self, record: RequestRecord) {
+        self.book().keep(record);
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    fn keep(&mut self, record: RequestRecord) {
+        if self.records.len() == MAX_RECORDS {
+            self.records.pop_front();
+        }
+        self.records.push_back(record);
     }
 }
 
@@ -220,10 +240,7 @@ impl Entry {
         (record.outcome, record.total_ms) = (outcome, total_ms);
         let mut book = self.ledger.book();
         book.counts.add(&record);
-        if book.records.len() == MAX_RECORDS {
-            book.records.pop_front();
-        }
-        book.records.push_back(record);
+        book.keep(record);
         self.ledger.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -1,4 +1,5 @@
-//! What does a body ask for? Parses it once, checks it as vLLM does, in vLLM's order, and turns it into prompts.
+//! What does a body ask the engine to compute? What the APIs share of reading it: it is parsed and checked as vLLM does,
+//! and becomes prompts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,72 +7,43 @@ use std::sync::Arc;
 
 use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use crate::answer::ApiError;
-use crate::chat_template::{render, Message};
+use crate::answer::{Answer, ApiError};
 use crate::options::EngineOptions;
 use crate::prompt::Prompt;
 
 /// `max_tokens` when a request names none.
-const DEFAULT_MAX_TOKENS: usize = 16;
+pub(crate) const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// Most answers to one request, over its prompts and `n`.
 const MAX_CHOICES: usize = 256;
 
-/// The API a generation request uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Api {
-    /// `/v1/chat/completions`
-    Chat,
-    /// `/v1/completions`
-    Completions,
+/// A request that can be answered.
+pub(crate) struct Generation {
+    pub(crate) wish: Wish,
+    pub(crate) stream: bool,
+    pub(crate) answer: Box<dyn Answer>,
 }
 
-/// A request that can be answered.
-pub(crate) struct GenerationRequest {
+/// What is to be computed.
+pub(crate) struct Wish {
     pub(crate) prompts: Vec<Arc<Prompt>>,
     /// Answers to each prompt.
     pub(crate) n: usize,
+    /// 0 for a pooling model.
     pub(crate) max_tokens: usize,
     /// The model or adapter as the client named it.
     pub(crate) model: String,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
-    pub(crate) stream: bool,
-    /// Usage in a chunk of its own at the end of a stream.
-    pub(crate) include_usage: bool,
-    /// Usage in every chunk of a stream.
-    pub(crate) continuous_usage: bool,
 }
 
-#[derive(Deserialize)]
-struct Fields<'a> {
-    model: Option<String>,
-    #[serde(borrow)]
-    messages: Option<Vec<Message<'a>>>,
-    #[serde(borrow)]
-    tools: Option<&'a RawValue>,
-    prompt: Option<Prompts>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
-    n: Option<usize>,
-    cache_salt: Option<String>,
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    #[serde(rename = "priority")]
-    _priority: Option<i64>,
+/// A `prompt`: a string, token ids, or a list of either.
+pub(crate) struct Prompts {
+    items: Vec<PromptItem>,
+    /// Whether it came as a list of prompts, of however many.
+    pub(crate) is_batch: bool,
 }
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct StreamOptions {
-    include_usage: Option<bool>,
-    continuous_usage_stats: Option<bool>,
-}
-
-/// A completion's `prompt`: a string, token ids, or a list of either.
-struct Prompts(Vec<PromptItem>);
 
 enum PromptItem {
     Text(String),
@@ -79,51 +51,68 @@ enum PromptItem {
     Ids(Vec<u32>),
 }
 
-impl GenerationRequest {
-    /// Reads a body sent to `api`.
-    pub(crate) fn parse(api: Api, body: &[u8], options: &EngineOptions) -> Result<Self, ApiError> {
-        if body.is_empty() {
-            return Err(ApiError::validation("missing", "body", "Field required", "None"));
-        }
-        let fields: Fields<'_> = serde_json::from_slice(body).map_err(|error| unreadable(&error, body))?;
-        if api == Api::Chat && fields.messages.is_none() {
-            let keys =
-                serde_json::from_slice::<HashMap<String, IgnoredAny>>(body).map_or(0, |keys| keys.len());
-            let input = format!("<dict of {keys} items>");
-            return Err(ApiError::validation("missing", "body.messages", "Field required", &input));
-        }
-        if fields.cache_salt.as_deref() == Some("") {
+impl Wish {
+    /// What vLLM would compute, or its reason not to.
+    pub(crate) fn checked(
+        prompts: Vec<Prompt>,
+        n: usize,
+        max_tokens: usize,
+        model: Option<&str>,
+        salt: Option<String>,
+        options: &EngineOptions,
+    ) -> Result<Self, ApiError> {
+        if salt.as_deref() == Some("") {
             return Err(ApiError::parameter(
                 "cache_salt",
                 "Parameter 'cache_salt' must be a non-empty string if provided.",
             ));
         }
-        let (model, lora) = served(fields.model.as_deref(), options)?;
-        let max_tokens = fields.max_completion_tokens.or(fields.max_tokens).unwrap_or(DEFAULT_MAX_TOKENS);
-        let prompts = match (api, fields.messages, fields.prompt) {
-            (Api::Chat, messages, _) => {
-                let text = render(&messages.unwrap_or_default(), fields.tools);
-                vec![Prompt::from_text(text, options.bytes_per_token)]
-            }
-            (Api::Completions, _, prompt) => {
-                prompt.map_or_else(Vec::new, |prompt| prompt.into_prompts(options))
-            }
-        };
-        let n = fields.n.unwrap_or(1);
+        let (model, lora) = served(model, options)?;
+        if max_tokens == 0 {
+            return Err(ApiError::value("max_tokens", "max_tokens must be at least 1, got 0.", 0));
+        }
         check(&prompts, n, max_tokens, options)?;
-        let stream_options = fields.stream_options.unwrap_or_default();
-        Ok(Self {
-            prompts: prompts.into_iter().map(Arc::new).collect(),
-            n,
-            max_tokens,
-            model: model.to_owned(),
-            lora,
-            salt: fields.cache_salt.map(Arc::from),
-            stream: fields.stream.unwrap_or(false),
-            include_usage: stream_options.include_usage.unwrap_or(false),
-            continuous_usage: stream_options.continuous_usage_stats.unwrap_or(false),
-        })
+        Ok(Self::new(prompts, n, max_tokens, model, lora, salt))
     }
+
+    /// What a pooling model would compute.
+    pub(crate) fn pooled(
+        prompts: Vec<Prompt>,
+        model: Option<&str>,
+        options: &EngineOptions,
+    ) -> Result<Self, ApiError> {
+        let (model, lora) = served(model, options)?;
+        check(&prompts, 1, 0, options)?;
+        Ok(Self::new(prompts, 1, 0, model, lora, None))
+    }
+
+    fn new(
+        prompts: Vec<Prompt>,
+        n: usize,
+        max_tokens: usize,
+        model: &str,
+        lora: Option<Arc<str>>,
+        salt: Option<String>,
+    ) -> Self {
+        let prompts = prompts.into_iter().map(Arc::new).collect();
+        Self { prompts, n, max_tokens, model: model.to_owned(), lora, salt: salt.map(Arc::from) }
+    }
+}
+
+/// The fields of a JSON body.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    if body.is_empty() {
+        return Err(ApiError::validation("missing", "body", "Field required", "None"));
+    }
+    let text = std::str::from_utf8(body).map_err(|_| ApiError::no_text())?;
+    serde_json::from_str(text).map_err(|error| unreadable(&error, body))
+}
+
+/// A field that must be there is not.
+pub(crate) fn missing(field: &str, body: &[u8]) -> ApiError {
+    let keys = serde_json::from_slice::<HashMap<String, IgnoredAny>>(body).map_or(0, |keys| keys.len());
+    let input = format!("<dict of {keys} items>");
+    ApiError::validation("missing", &format!("body.{field}"), "Field required", &input)
 }
 
 /// The model a request means, and the adapter if it is one. No model means the base model.
@@ -145,9 +134,6 @@ fn check(prompts: &[Prompt], n: usize, max_tokens: usize, options: &EngineOption
             "prompt",
             "Either prompt or prompt_embeds must be provided and non-empty.",
         ));
-    }
-    if max_tokens == 0 {
-        return Err(ApiError::value("max_tokens", "max_tokens must be at least 1, got 0.", 0));
     }
     if n == 0 || prompts.len().saturating_mul(n) > MAX_CHOICES {
         return Err(ApiError::value(
@@ -192,10 +178,10 @@ fn unreadable(error: &serde_json::Error, body: &[u8]) -> ApiError {
 }
 
 impl Prompts {
-    fn into_prompts(self, options: &EngineOptions) -> Vec<Prompt> {
+    pub(crate) fn into_prompts(self, options: &EngineOptions) -> Vec<Prompt> {
         let mut prompts = Vec::new();
         let mut ids = Vec::new();
-        for item in self.0 {
+        for item in self.items {
             match item {
                 PromptItem::Text(text) => prompts.push(Prompt::from_text(text, options.bytes_per_token)),
                 PromptItem::Ids(ids) => prompts.push(Prompt::from_ids(&ids)),
@@ -232,7 +218,7 @@ impl<'de> Visitor<'de> for PromptsVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
-        Ok(Prompts(vec![PromptItem::Text(text.to_owned())]))
+        Ok(Prompts { items: vec![PromptItem::Text(text.to_owned())], is_batch: false })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
@@ -240,7 +226,8 @@ impl<'de> Visitor<'de> for PromptsVisitor {
         while let Some(item) = list.next_element()? {
             items.push(item);
         }
-        Ok(Prompts(items))
+        let is_batch = !matches!(items.first(), Some(PromptItem::Id(_)));
+        Ok(Prompts { items, is_batch })
     }
 }
 

@@ -8,6 +8,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::answer::quote;
+use crate::api::{self, Asked, Read, Tell};
 use crate::body::{json, respond, Body};
 use crate::control;
 use crate::engine::{Engine, Faults};
@@ -17,8 +18,8 @@ use crate::fault::MetricsFault;
 use crate::generate::generate;
 use crate::options::EngineOptions;
 use crate::port::Serve;
-use crate::report::Connection;
-use crate::request::Api;
+use crate::received::Received;
+use crate::report::{Connection, Outcome, RequestRecord};
 use crate::stats::unix_seconds;
 
 /// Response header: which engine answered.
@@ -27,7 +28,18 @@ const MOCK_ENGINE: HeaderName = HeaderName::from_static("x-mock-engine");
 /// What a path and a method lead to.
 #[derive(Clone, Copy)]
 enum Route {
-    Generate(Api),
+    /// Computed, and answered whole or as a stream.
+    Generate(Read),
+    /// As `Generate`, with vLLM's load in a header for who asks.
+    GenerateWithLoad(Read),
+    /// Answered at once.
+    Tell(Tell),
+    /// What an operator or a probe asks.
+    Show(Page),
+}
+
+#[derive(Clone, Copy)]
+enum Page {
     Models,
     Health,
     Ping,
@@ -36,28 +48,36 @@ enum Route {
     Metrics,
     IsSleeping,
     ResetPrefixCache,
-    Control(control::Action),
 }
 
-/// The methods of a path. A new path is one more line here and one more arm in `reply`.
+/// The methods of a path. A new API is one more line here and a function in `api`.
 fn routes(path: &str) -> &'static [(Method, Route)] {
-    use control::Action;
     match path {
-        "/v1/chat/completions" => &[(Method::POST, Route::Generate(Api::Chat))],
-        "/v1/completions" => &[(Method::POST, Route::Generate(Api::Completions))],
-        "/v1/models" => &[(Method::GET, Route::Models)],
-        "/health" => &[(Method::GET, Route::Health)],
-        "/ping" => &[(Method::GET, Route::Ping), (Method::POST, Route::Ping)],
-        "/version" => &[(Method::GET, Route::Version)],
-        "/load" => &[(Method::GET, Route::Load)],
-        "/metrics" => &[(Method::GET, Route::Metrics)],
-        "/is_sleeping" => &[(Method::GET, Route::IsSleeping)],
-        "/reset_prefix_cache" => &[(Method::POST, Route::ResetPrefixCache)],
-        "/control/fault" => &[(Method::POST, Route::Control(Action::Fault))],
-        "/control/report" => {
-            &[(Method::GET, Route::Control(Action::Report)), (Method::DELETE, Route::Control(Action::Reset))]
-        }
-        "/control/requests" => &[(Method::GET, Route::Control(Action::Requests))],
+        "/v1/chat/completions" => &[(Method::POST, Route::GenerateWithLoad(api::chat))],
+        "/v1/chat/completions/batch" => &[(Method::POST, Route::Generate(api::batch))],
+        "/v1/completions" => &[(Method::POST, Route::GenerateWithLoad(api::completions))],
+        "/invocations" => &[(Method::POST, Route::Generate(api::invocations))],
+        "/v1/responses" => &[(Method::POST, Route::Generate(api::responses))],
+        "/v1/messages" => &[(Method::POST, Route::Generate(api::messages))],
+        "/v1/messages/count_tokens" => &[(Method::POST, Route::Tell(api::count_tokens))],
+        "/inference/v1/generate" => &[(Method::POST, Route::Generate(api::tokens_in_tokens_out))],
+        "/generate" => &[(Method::POST, Route::Generate(api::text_in_text_out))],
+        "/v1/embeddings" => &[(Method::POST, Route::Generate(api::embeddings))],
+        "/pooling" => &[(Method::POST, Route::Generate(api::pooling))],
+        "/score" | "/v1/score" => &[(Method::POST, Route::Generate(api::score))],
+        "/rerank" | "/v1/rerank" | "/v2/rerank" => &[(Method::POST, Route::Generate(api::rerank))],
+        "/classify" => &[(Method::POST, Route::Generate(api::classify))],
+        "/tokenize" => &[(Method::POST, Route::Tell(api::tokenize))],
+        "/detokenize" => &[(Method::POST, Route::Tell(api::detokenize))],
+        "/v1/audio/transcriptions" => &[(Method::POST, Route::Tell(api::transcribe))],
+        "/v1/models" => &[(Method::GET, Route::Show(Page::Models))],
+        "/health" => &[(Method::GET, Route::Show(Page::Health))],
+        "/ping" => &[(Method::GET, Route::Show(Page::Ping)), (Method::POST, Route::Show(Page::Ping))],
+        "/version" => &[(Method::GET, Route::Show(Page::Version))],
+        "/load" => &[(Method::GET, Route::Show(Page::Load))],
+        "/metrics" => &[(Method::GET, Route::Show(Page::Metrics))],
+        "/is_sleeping" => &[(Method::GET, Route::Show(Page::IsSleeping))],
+        "/reset_prefix_cache" => &[(Method::POST, Route::Show(Page::ResetPrefixCache))],
         _ => &[],
     }
 }
@@ -70,10 +90,10 @@ impl Serve for Engine {
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<Body> {
-        let routes = routes(request.uri().path());
-        let mut response = match routes.iter().find(|(method, _)| method == request.method()) {
-            Some((_, route)) => reply(&self, *route, request).await,
-            None => no_route(routes),
+        let what = request.uri().path().strip_prefix("/control/");
+        let mut response = match what.and_then(|what| control::action(request.method(), what)) {
+            Some(action) => control::act(&self, action, request).await,
+            None => read_and_reply(&self, request).await,
         };
         let headers = response.headers_mut();
         headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
@@ -85,36 +105,72 @@ impl Serve for Engine {
     }
 }
 
-async fn reply(engine: &Engine, route: Route, request: Request<Incoming>) -> Response<Body> {
+/// Takes the whole body in, whatever the path, and answers.
+async fn read_and_reply(engine: &Engine, request: Request<Incoming>) -> Response<Body> {
+    let routes = routes(request.uri().path());
+    let route = routes.iter().find(|(method, _)| method == request.method()).map(|(_, route)| *route);
     match route {
-        Route::Metrics => engine.ledger().saw_scrape(),
-        Route::Health | Route::Ping => engine.ledger().saw_probe(),
+        Some(Route::Show(Page::Metrics)) => engine.ledger().saw_scrape(),
+        Some(Route::Show(Page::Health | Page::Ping)) => engine.ledger().saw_probe(),
         _ => {}
     }
-    if !matches!(route, Route::Control(_)) {
+    if route.is_some() {
         answer_when(engine, |faults| !faults.hang).await;
     }
-    match route {
-        Route::Generate(api) => generate(engine, api, request).await,
-        Route::Models => json(StatusCode::OK, models(engine)),
-        Route::Health | Route::Ping if engine.core().life() == Life::Dead => {
+    let received = match Received::read(request).await {
+        Ok(received) => received,
+        Err(error) => return error.into_response(),
+    };
+    let seen = received.seen();
+    let mut response = match route {
+        Some(Route::Generate(read)) => generate(engine, read, false, received).await,
+        Some(Route::GenerateWithLoad(read)) => generate(engine, read, true, received).await,
+        Some(Route::Tell(tell)) => noted(engine, told(engine, tell, &received), received),
+        Some(Route::Show(page)) => noted(engine, show(engine, page).await, received),
+        None => noted(engine, no_route(routes), received),
+    };
+    seen.tell(&mut response);
+    response
+}
+
+/// The answer to a request for which nothing was computed, once the request is on record.
+fn noted(engine: &Engine, response: Response<Body>, received: Received) -> Response<Body> {
+    if received.brings_a_body() {
+        let status = response.status();
+        let outcome = if status.is_success() { Outcome::Completed } else { Outcome::Failed };
+        engine.ledger().note(RequestRecord { status: status.as_u16(), outcome, ..received.record });
+    }
+    response
+}
+
+fn told(engine: &Engine, tell: Tell, received: &Received) -> Response<Body> {
+    let Received { headers, body, .. } = received;
+    match tell(&Asked { engine, headers, body }) {
+        Ok(answer) => json(StatusCode::OK, answer),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn show(engine: &Engine, page: Page) -> Response<Body> {
+    match page {
+        Page::Models => json(StatusCode::OK, models(engine)),
+        Page::Health | Page::Ping if engine.core().life() == Life::Dead => {
             status_only(StatusCode::SERVICE_UNAVAILABLE)
         }
-        Route::Health | Route::Ping => status_only(StatusCode::OK),
-        Route::Version => {
+        Page::Health | Page::Ping => status_only(StatusCode::OK),
+        Page::Version => {
             json(StatusCode::OK, format!(r#"{{"version":{}}}"#, quote(&engine.options().version)))
         }
-        Route::Load => json(StatusCode::OK, format!(r#"{{"server_load":{}}}"#, engine.ledger().in_flight())),
-        Route::Metrics => metrics(engine).await,
-        Route::IsSleeping => {
+        Page::Load => json(StatusCode::OK, format!(r#"{{"server_load":{}}}"#, engine.ledger().in_flight())),
+        Page::Metrics => metrics(engine).await,
+        Page::IsSleeping => {
             let asleep = matches!(engine.core().life(), Life::Asleep { .. });
             json(StatusCode::OK, format!(r#"{{"is_sleeping":{asleep}}}"#))
         }
-        Route::ResetPrefixCache => {
+        Page::ResetPrefixCache => {
             engine.reset_prefix_cache();
             json(StatusCode::OK, r#"{"success":true}"#.to_owned())
         }
-        Route::Control(action) => control::act(engine, action, request).await,
     }
 }
 

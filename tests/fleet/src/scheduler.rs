@@ -110,7 +110,7 @@ impl Scheduler {
                 continue;
             }
             sequence.computed += std::mem::take(&mut sequence.scheduled);
-            if sequence.uncomputed() > 0 {
+            if sequence.uncomputed() > 0 || sequence.is_finished() {
                 continue;
             }
             sequence.generate();
@@ -127,7 +127,7 @@ impl Scheduler {
     fn retire(&mut self, now: Instant, stats: &mut Stats) {
         let cache = &mut self.cache;
         self.running.retain(|sequence| {
-            let finish = (sequence.generated >= sequence.max_tokens).then_some(Finish::Length);
+            let finish = sequence.is_finished().then_some(Finish::Length);
             if let Some(finish) = finish {
                 cache.release(&sequence.blocks);
                 stats.finished(sequence, finish, now);

@@ -14,6 +14,7 @@ pub(crate) struct Sequence {
     /// The adapter it runs on, if not the base model.
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) prompt_tokens: usize,
+    /// 0 for a pooling model's: it is done with its prompt.
     pub(crate) max_tokens: usize,
     /// What the answer is drawn from.
     pub(crate) seed: u64,
@@ -78,6 +79,13 @@ impl Sequence {
 
     pub(crate) fn is_decoding(&self) -> bool {
         self.generated > 0 && self.uncomputed() == 1
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        match self.max_tokens {
+            0 => self.uncomputed() == 0,
+            most => self.generated >= most,
+        }
     }
 
     /// Adds the next generated token, whose bytes may fill a block.

@@ -115,13 +115,17 @@ async fn errors_are_byte_for_byte_those_of_vllm() {
         "err_method",
         "err_model_404",
         "err_model_404_stream",
+        "err_msgs_400",
+        "err_msgs_404",
         "err_no_messages",
         "err_path",
+        "err_resp_404",
         "err_salt_empty",
         "health",
         "health_head",
         "load",
         "ping",
+        "responses_prev",
         "version",
     ] {
         let (ours, real) = exchange.replay(&client).await;
@@ -134,16 +138,23 @@ async fn whole_answers_have_the_fields_of_vllms_in_the_same_order() {
     let (_fleet, client) = one_engine(as_captured()).await;
     for exchange in exchanges![
         "chat",
+        "chat_batch",
         "chat_n2",
         "chat_parts",
         "completions_ids",
         "completions_list",
         "completions_list_ids",
         "completions_str",
+        "inference_generate",
+        "invocations",
+        "messages",
+        "messages_count_tokens",
         "models",
         "no_model_field",
         "orca_json",
         "orca_text",
+        "responses",
+        "responses_instructions",
     ] {
         let (ours, real) = exchange.replay(&client).await;
         assert_eq!(skeleton(&ours), skeleton(&real), "{}", exchange.name);
@@ -159,7 +170,7 @@ async fn streams_have_the_events_of_vllms_in_the_same_order() {
         assert!(ours.ends_with("data: [DONE]"));
     }
     // Here vLLM merged tokens into fewer chunks than there were: the kinds of events are compared.
-    for exchange in exchanges!["completions_stream"] {
+    for exchange in exchanges!["completions_stream", "messages_stream", "responses_stream"] {
         let (ours, real) = exchange.replay(&client).await;
         assert_eq!(kinds(&ours), kinds(&real), "{}", exchange.name);
     }

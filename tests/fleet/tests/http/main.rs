@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)]
 
+mod apis;
+mod arrivals;
 mod cache;
 mod captured;
 mod client;
