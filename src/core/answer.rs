@@ -44,6 +44,13 @@ impl Head {
     }
 }
 
+/// Whether this piece of a streamed answer of the Responses API has any of what was generated. Its first events say
+/// only that the request has been taken, before anything is computed.
+pub fn has_output(piece: &[u8]) -> bool {
+    let is_there = |text: &[u8]| piece.windows(text.len()).any(|window| window == text);
+    is_there(b"response.output") || is_there(b".delta") || is_there(b"response.completed")
+}
+
 /// The `id` of the first document that has one: at its root, or in the `response` at its root. Ids of what stands
 /// deeper, such as messages, are others'.
 fn own_id(bytes: &[u8]) -> Option<&[u8]> {

@@ -335,7 +335,8 @@ impl Router {
         let also = (whole && !remembered.whole).then(|| prompt.view(true)).filter(|view| view.id != early.id);
         let mut blocks = Vec::new();
         let news = early.keys().skip(remembered.depth);
-        for (block, _) in news.chain(also.iter().flat_map(View::keys)) {
+        let assumed = early.assumed().filter(|_| whole);
+        for block in news.chain(also.iter().flat_map(View::keys)).map(|(block, _)| block).chain(assumed) {
             if self.index.record(block, slot, stamp, &self.fleet) {
                 blocks.push(block);
             }

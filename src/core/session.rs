@@ -34,7 +34,7 @@ impl Session {
 
 impl Outline for Session {
     fn view(&self, _whole: bool) -> View<'_> {
-        let part = |positions| Part { seed: SEED, before: 0, positions };
+        let part = |positions| Part::new(SEED, positions);
         View { id: SEED, parts: [part(&[]), part(&[]), part(self.position.as_slice())] }
     }
 

@@ -479,17 +479,30 @@ impl Filter {
 
     /// Bytes of the answer come by.
     fn answer_bytes(&mut self, size: usize) {
-        if !std::mem::replace(&mut self.response.first_byte, true) {
+        let wanted = size.min(Tail::WANTED);
+        let tail_of = |_: &Tail| host::buffer(Buffer::ResponseBody, size - wanted, wanted).or_count();
+        let end = self.response.tail.as_ref().and_then(tail_of);
+        if !self.response.first_byte && self.is_generated(end.as_deref()) {
+            self.response.first_byte = true;
             let mut worker = self.worker.borrow_mut();
             let change = worker.router.first_byte(self.stream, now_ms());
             worker.apply(change);
         }
         self.answer_head(size);
-        if let Some(tail) = &mut self.response.tail {
-            let wanted = size.min(Tail::WANTED);
-            if let Some(end) = host::buffer(Buffer::ResponseBody, size - wanted, wanted).or_count() {
-                tail.push(&end);
+        if let (Some(tail), Some(end)) = (&mut self.response.tail, &end) {
+            tail.push(end);
+        }
+    }
+
+    /// Whether the engine has generated something when these bytes of its answer come.
+    fn is_generated(&self, piece: Option<&[u8]>) -> bool {
+        match (&self.reading, piece) {
+            (Some(reading), Some(piece))
+                if reading.api == Api::Responses && reading.prompt.wants_stream() =>
+            {
+                answer::has_output(piece)
             }
+            _ => true,
         }
     }
 

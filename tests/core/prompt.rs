@@ -151,7 +151,7 @@ fn hashing_stops_at_the_bound_and_counting_does_not() {
     assert!(prompt.view(true).keys().all(|(_, bytes)| bytes <= settings.max_bytes as u64));
     assert!(prompt.view(true).depth() < 50);
     let fixed = std::mem::size_of::<Prompt>();
-    assert!(fixed < 1_280, "a stream's fixed memory: {fixed} bytes");
+    assert!(fixed < 1_408, "a stream's fixed memory: {fixed} bytes");
 }
 
 #[test]

@@ -19,6 +19,12 @@ const CLOSED: u64 = 0x636C_6F73_6564;
 /// Tells the end of the whole prompt: it is met only by an equal prompt, never in the middle of a longer one.
 const TAIL: u64 = 0x7461_696C;
 
+/// The most positions that are remembered where a prompt only seemed to stand: more than a long message has.
+const MOST_ASSUMED: usize = 64;
+
+/// Messages shorter than this are read to their role before anything is decided.
+const LONG_BYTES: u64 = 4 << 10;
+
 /// The text of one section on its way into blocks.
 #[derive(Debug)]
 pub(super) struct Section {
@@ -31,8 +37,9 @@ pub(super) struct Section {
     other_bytes: u64,
     depth: u64,
     next_depth: u64,
-    /// Ends of blocks that no chain has taken yet.
+    /// Ends of blocks, and how many of them a chain has taken.
     marks: Vec<Mark>,
+    taken: usize,
 }
 
 /// The end of a block of a section.
@@ -54,6 +61,7 @@ impl Section {
             depth: 0,
             next_depth: 1,
             marks: Vec::new(),
+            taken: 0,
         }
     }
 
@@ -65,6 +73,7 @@ impl Section {
         self.depth = 0;
         self.next_depth = 1;
         self.marks.clear();
+        self.taken = 0;
     }
 
     /// Appends text.
@@ -109,12 +118,15 @@ pub(super) struct Chain {
     /// Their bytes.
     bytes: u64,
     positions: Vec<Position>,
+    /// Positions of sections that were assumed to stand elsewhere.
+    assumed: Vec<Position>,
     /// The depth in bytes from which on the next position is wanted.
     target: u64,
     /// What there was when the open section began: to be gone back to.
     began: (usize, u64),
     block_bytes: u64,
     max_bytes: u64,
+    long_bytes: u64,
 }
 
 impl Chain {
@@ -124,10 +136,12 @@ impl Chain {
             digest: 0,
             bytes: 0,
             positions: Vec::new(),
+            assumed: Vec::new(),
             target: block_bytes,
             began: (0, block_bytes),
             block_bytes,
             max_bytes: settings.max_bytes as u64,
+            long_bytes: LONG_BYTES.min(settings.hold_bytes as u64),
         }
     }
 
@@ -136,6 +150,7 @@ impl Chain {
         self.digest = 0;
         self.bytes = 0;
         self.positions.clear();
+        self.assumed.clear();
         self.target = self.block_bytes;
         self.began = (0, self.block_bytes);
     }
@@ -159,19 +174,25 @@ impl Chain {
         &self.positions
     }
 
+    /// Where a prompt like this one will be looked for while its body is on its way, though it does not stand there.
+    pub(super) fn assumed(&self) -> &[Position] {
+        &self.assumed
+    }
+
     /// Takes what the open section, which stands here under `head`, has come to.
     #[inline]
     pub(super) fn take(&mut self, section: &mut Section, head: u64) {
-        if !section.marks.is_empty() {
+        if section.taken < section.marks.len() {
             self.take_marks(section, head);
         }
     }
 
     fn take_marks(&mut self, section: &mut Section, head: u64) {
-        for mark in section.marks.drain(..) {
+        for mark in section.marks.iter().skip(section.taken) {
             let hash = mark.hash.under(head).under(self.digest);
             self.reach(self.bytes + mark.bytes, hash);
         }
+        section.taken = section.marks.len();
     }
 
     /// The section has ended, with a digest of what belongs to it and stands behind its text.
@@ -187,10 +208,16 @@ impl Chain {
         section.clear();
     }
 
-    /// Takes back what the open section has come to. Answers whether there was anything.
-    pub(super) fn take_back(&mut self) -> bool {
+    /// Takes back what the open section has come to, which may stand elsewhere. Answers whether there was anything.
+    /// With `assumed`, that is where the next such section will be looked for.
+    pub(super) fn take_back(&mut self, section: &mut Section, assumed: bool) -> bool {
+        section.taken = 0;
         let (positions, target) = self.began;
-        let any = self.positions.len() > positions;
+        let back = self.positions.get(positions..).unwrap_or(&[]);
+        let any = !back.is_empty();
+        if assumed && section.bytes() >= self.long_bytes && self.assumed.len() < MOST_ASSUMED {
+            self.assumed.extend_from_slice(back);
+        }
         self.positions.truncate(positions);
         self.target = target;
         any

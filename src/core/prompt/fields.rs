@@ -119,7 +119,9 @@ enum Open {
 #[derive(Debug, Default)]
 struct Message {
     is_open: bool,
+    /// The role, or the one that is assumed until it comes.
     role: Short<ROLE>,
+    has_role: bool,
     /// Digests of what stands before and behind the content.
     before: u64,
     behind: u64,
@@ -257,7 +259,9 @@ impl Fields {
         };
         let (mut seed, mut before) = (known.base, 0);
         let parts = [first, second, (true, &self.text)].map(|(is_known, chain)| {
-            let part = Part { seed, before, positions: if is_known { chain.positions() } else { &[] } };
+            let (positions, assumed) =
+                if is_known { (chain.positions(), chain.assumed()) } else { (&[][..], &[][..]) };
+            let part = Part { seed, before, positions, assumed };
             if is_known && !chain.is_empty() {
                 seed = BlockHash(seed).under(chain.digest()).0;
                 before += chain.bytes();
@@ -419,11 +423,20 @@ impl Fields {
         self.begin_text(Shape::Chat);
     }
 
+    /// Content comes before its role, as clients write that sort their keys. A long one must not wait: a role is
+    /// assumed, and what was told under it is taken back if it is another.
+    fn assume_role(&mut self) {
+        let is_first = self.leads_with_system() && self.system.is_empty() && self.text.is_empty();
+        self.message.role.push(if is_first { b"system" } else { b"user" });
+        self.open = self.place_of_message();
+    }
+
     /// A message that is no object of its own: instructions, or input as a text.
     fn begin_plain_message(&mut self, role: &[u8], open: Open) {
         self.section.clear();
         self.message = Message { is_open: true, has_content: true, ..Message::default() };
         self.message.role.push(role);
+        self.message.has_role = true;
         self.open = open;
         if open == Open::Text {
             self.begin_text(Shape::Chat);
@@ -457,6 +470,11 @@ impl Fields {
     }
 
     fn end_message(&mut self) {
+        if !self.message.has_role {
+            self.take_back_content();
+            self.message.role.clear();
+            self.open = Open::Withheld;
+        }
         if self.open == Open::Withheld {
             self.open = self.place_of_message();
         }
@@ -476,11 +494,12 @@ impl Fields {
         self.open = Open::Withheld;
     }
 
-    /// A value of the message comes a second time, which takes back what has been told of its content.
+    /// What has been told of the message's content was not so.
     fn take_back_content(&mut self) {
+        let assumed = !self.message.has_role;
         let told = match self.open {
-            Open::System => self.system.take_back(),
-            Open::Text => self.text.take_back(),
+            Open::System => self.system.take_back(&mut self.section, assumed),
+            Open::Text => self.text.take_back(&mut self.section, assumed),
             _ => false,
         };
         self.generation += u64::from(told);
@@ -494,6 +513,9 @@ impl Fields {
             self.message.joined = false;
         }
         self.message.has_content = true;
+        if self.message.role.bytes().is_empty() {
+            self.assume_role();
+        }
     }
 
     /// A text of the prompt begins. One at the head of its part is gathered, if something may be left out of it.
@@ -716,10 +738,9 @@ impl Sink for Fields {
     fn text_begin(&mut self) {
         match self.next {
             Place::Role => {
-                if self.message.role.bytes() != b"" {
-                    self.take_back_content();
-                }
+                self.take_back_content();
                 self.message.role.clear();
+                self.message.has_role = true;
                 self.open = Open::Withheld;
             }
             Place::Content | Place::Part => {

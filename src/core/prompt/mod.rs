@@ -59,6 +59,8 @@ pub struct Part<'a> {
     pub before: u64,
     /// Its positions, shallowest first.
     pub positions: &'a [Position],
+    /// Where a prompt like this one will be looked for while the role of a long message has not come yet.
+    pub assumed: &'a [Position],
 }
 
 /// A prompt's parts in the order in which the engine renders them: tools and instructions, then the text.
@@ -71,9 +73,19 @@ pub struct View<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// A part that is known from the start.
+    pub fn new(seed: u64, positions: &'a [Position]) -> Self {
+        Self { seed, before: 0, positions, assumed: &[] }
+    }
+
     fn keys(&self) -> impl Iterator<Item = (BlockHash, u64)> + 'a {
         let (seed, before) = (self.seed, self.before);
         self.positions.iter().map(move |position| (position.hash.under(seed), position.bytes + before))
+    }
+
+    fn assumed(&self) -> impl Iterator<Item = BlockHash> + 'a {
+        let seed = self.seed;
+        self.assumed.iter().map(move |position| position.hash.under(seed))
     }
 }
 
@@ -81,6 +93,11 @@ impl View<'_> {
     /// The hashes under which the prompt is known, shallowest first, with the prompt bytes up to each.
     pub fn keys(&self) -> impl Iterator<Item = (BlockHash, u64)> + '_ {
         self.parts.iter().flat_map(Part::keys)
+    }
+
+    /// Hashes under which the prompt is to be remembered too.
+    pub fn assumed(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        self.parts.iter().flat_map(Part::assumed)
     }
 
     /// How many there are.

@@ -74,7 +74,7 @@ impl Seen<'_> {
 
 impl Outline for Seen<'_> {
     fn view(&self, _whole: bool) -> View<'_> {
-        let part = |positions| Part { seed: 1, before: 0, positions };
+        let part = |positions| Part::new(1, positions);
         View { id: 1, parts: [part(&[]), part(&[]), part(self.positions)] }
     }
 

@@ -17,4 +17,5 @@ mod peers;
 mod polls;
 mod regret;
 mod sanitising;
+mod sessions;
 mod shadow;
