@@ -66,10 +66,6 @@ impl<'a> Source<'a> {
         usize::from(self.u16()) % bound.max(1)
     }
 
-    pub fn flag(&mut self) -> bool {
-        self.u8() & 1 == 1
-    }
-
     pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
