@@ -149,7 +149,8 @@ impl Inbox {
             let len = rest.u32()? as usize;
             let batch = rest.raw(len)?;
             if number >= self.next {
-                self.next = number + 1;
+                // The last number that there is was never told by anyone: there would be none behind it.
+                self.next = number.checked_add(1)?;
                 read_batch(batch, &mut placed)?;
             }
         }

@@ -113,6 +113,7 @@ fn a_refusal_is_one_line_that_names_the_key() {
         (r#"{"cluster":"c","hosts":["10.0.0.1:80",7]}"#.to_owned(), "hosts[1]", "string"),
         (r#"{"cluster":"c","hosts":["10.0.0.1:80","10.0.0.1:80"]}"#.to_owned(), "hosts[1]", "second time"),
         (with(r#","debug_headrs":true"#), "debug_headrs", "known"),
+        (with(r#","debug\nheaders":true"#), "debug headers", "known"),
         (with(r#","debug_headers":"true""#), "debug_headers", "true or false"),
         (with(r#","destination_header":"X-Host""#), "destination_header", "lower-case"),
         (with(r#","candidates":0"#), "candidates", "from 1"),

@@ -92,6 +92,16 @@ fn values_cut_short_or_damaged_are_survived() {
 }
 
 #[test]
+fn a_batch_with_the_last_number_there_is_is_survived() {
+    let mut outbox = Outbox::default();
+    outbox.note(&placement(1));
+    let mut value = outbox.publish(&Bulletin { holdings: Vec::new(), ..bulletin(1) });
+    // Behind the version, the worker, the time and no holdings.
+    value[19..27].copy_from_slice(&[0xFF; 8]);
+    assert_eq!(read(&mut Inbox::default(), &value), []);
+}
+
+#[test]
 fn a_snapshot_carries_all_that_the_next_leader_needs() {
     let polled = Polled {
         at_ms: 5,

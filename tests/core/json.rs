@@ -229,3 +229,17 @@ fn a_broken_document_is_told_up_to_the_fault() {
         assert!(scan([text.as_bytes()]).1.broken().is_some(), "{text}");
     }
 }
+
+#[test]
+fn the_text_in_front_of_a_bad_escape_is_told_wherever_the_piece_ends() {
+    for text in [r#""a\nb\x""#, r#""a\nb\u12G4""#, r#""a\ud800\x""#] {
+        let text_of = |pieces: Vec<&[u8]>| {
+            let (mut scanner, mut tokens) = (Scanner::default(), Tokens::default());
+            pieces.into_iter().for_each(|piece| scanner.feed(piece, &mut tokens));
+            tokens.text
+        };
+        let whole = text_of(vec![text.as_bytes()]);
+        assert!(whole.starts_with(b"a"));
+        assert_eq!(text_of(cut(text.as_bytes(), &[1])), whole, "{text}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The core, on three targets: native, wasm32-wasip1 (in V8, through Node), and wasm32-unknown-unknown
 //! (under wasm-bindgen-test), where only the examples run.
 //!
-//! Helpers stand in `support`; each other module is named after the core module it tests. `cases` are
+//! Helpers stand in `support`, and in `properties` what holds of any bytes; each other module is named after the core module it tests. `cases` are
 //! situations from the field.
 
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
@@ -16,12 +16,14 @@ mod apis;
 mod audit;
 mod blocks;
 mod cases;
+mod clusters;
 mod config;
 mod fleet;
 mod gateways;
 mod index;
 mod journal;
 mod learning;
+mod orca;
 mod peers;
 mod prompt;
 mod route;
@@ -30,4 +32,8 @@ mod support;
 mod usage;
 
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+mod hostile;
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 mod json;
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+mod properties;

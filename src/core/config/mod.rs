@@ -360,9 +360,9 @@ impl Section {
 }
 
 fn refuse(key: &str, problem: &str) -> Refusal {
-    // One line in Envoy's log, whatever the operator wrote into the value.
-    let problem = problem.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    Refusal { key: key.to_owned(), problem }
+    // One line in Envoy's log, whatever the operator wrote into the value, or for a key.
+    let on_one_line = |text: &str| text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    Refusal { key: on_one_line(key), problem: on_one_line(problem) }
 }
 
 /// Whether `text` is what Envoy's `asString()` prints for an IP address: the `override_host` policy

@@ -206,12 +206,13 @@ impl Page {
 
     /// The sum over the series of `concept`; `None` if there was none to use.
     fn sum(&self, concept: Concept) -> Option<f64> {
-        self.total(concept).map(|total| total.sum)
+        finite(self.total(concept)?.sum)
     }
 
     /// The mean over the series of `concept`; `None` if there was none to use.
     fn mean(&self, concept: Concept) -> Option<f64> {
-        self.total(concept).map(|total| total.sum / f64::from(total.series))
+        let total = self.total(concept)?;
+        finite(total.sum / f64::from(total.series))
     }
 
     fn into_sample(self, skipped_lines: u32) -> EngineSample {
@@ -240,7 +241,7 @@ impl Page {
     fn capacity(&self) -> Option<f64> {
         self.sum(Concept::CapacityTokens)
             .or_else(|| Some(self.sum(Concept::CapacityBlocks)? * self.mean(Concept::BlockTokens)?))
-            .filter(|tokens| *tokens > 0.0)
+            .filter(|tokens| *tokens > 0.0 && tokens.is_finite())
     }
 
     /// Prefix cache queries and hits, in tokens. Engines without a query counter look every prompt
@@ -251,7 +252,7 @@ impl Page {
             return (prompt, Some(cached));
         }
         if let Some(cached) = self.sum(Concept::CachedBesidePrompt) {
-            return (prompt.map(|computed| computed + cached), Some(cached));
+            return (prompt.and_then(|computed| finite(computed + cached)), Some(cached));
         }
         let newer = |new, old| self.sum(new).or_else(|| self.sum(old));
         (
@@ -259,6 +260,11 @@ impl Page {
             newer(Concept::PrefixHits, Concept::PrefixHitsOld),
         )
     }
+}
+
+/// A sum of numbers, each of which was finite.
+fn finite(sum: f64) -> Option<f64> {
+    sum.is_finite().then_some(sum)
 }
 
 /// The size in tokens that vLLM's cache configuration states: outright since 0.26, before that in

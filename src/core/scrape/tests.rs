@@ -105,6 +105,16 @@ fn nan_infinite_and_negative_gauges_are_unknown() {
 }
 
 #[test]
+fn numbers_that_are_infinite_only_together_are_unknown() {
+    let twice = |name: &str| format!("{name}{{engine=\"0\"}} 1e308\n{name}{{engine=\"1\"}} 1e308\n");
+    let sample = read(&(twice("vllm:num_requests_waiting") + &twice("process_start_time_seconds")));
+    assert_eq!(sample, EngineSample::default());
+    let capacity = "trtllm_kv_cache_max_blocks 1e200\ntrtllm_kv_cache_tokens_per_block 1e200\n";
+    let cached = "llamacpp:prompt_tokens_total 1e308\nllamacpp:prompt_tokens_cached_total 1e308\n";
+    assert_eq!((read(capacity).capacity_tokens, read(cached).prefix_queries), (None, None));
+}
+
+#[test]
 fn crlf_tabs_and_trailing_blanks_read_the_same() {
     let sample = read(
         "vllm:num_requests_running{engine=\"0\"} 4\r\n\

@@ -126,7 +126,7 @@ impl Scanner {
             rest = match self.state {
                 State::Text => self.string(rest, sink),
                 State::Scalar => self.number(rest, sink),
-                State::Broken(_) => return,
+                State::Broken(_) => break,
                 State::Escape => {
                     self.escape(byte, sink);
                     after

@@ -74,9 +74,9 @@ impl Scanner {
             self.state = State::Hex { digits: 0, value: 0 };
             return;
         }
-        self.lone_surrogate(sink);
         match simple_escape(byte) {
             Some(decoded) => {
+                self.lone_surrogate(sink);
                 self.state = State::Text;
                 self.emit(&[decoded], sink);
             }
