@@ -11,7 +11,7 @@ use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
-use super::prompt::{Outline, Unread, View};
+use super::prompt::{Outline, Prompt, Unread, View};
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
 use super::shadow::Shadow;
@@ -166,6 +166,12 @@ impl Router {
             walk.step(block, bytes, &self.index, &self.fleet);
         }
         walk.reached(view.depth());
+    }
+
+    /// Whether the prompt cannot be held any deeper than has been walked, whatever the rest of it says.
+    pub fn is_settled(&self, walk: &Walk, prompt: &Prompt) -> bool {
+        let is_held = |block: BlockHash| self.index.holders(block).is_some();
+        walk.has_fallen_off() && !prompt.elsewhere().into_iter().any(is_held)
     }
 
     /// Decides for a prompt of `bytes` bytes, read or announced, as far as it has been walked.

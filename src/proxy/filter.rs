@@ -306,8 +306,9 @@ impl Filter {
     /// Walks on, and answers whether the decision is certain by now.
     fn is_settled(&mut self) -> bool {
         let Some(reading) = &mut self.reading else { return false };
-        self.worker.borrow().router.advance(&mut reading.walk, &reading.prompt, false);
-        reading.is_settled()
+        let router = &self.worker.borrow().router;
+        router.advance(&mut reading.walk, &reading.prompt, false);
+        reading.is_settled(router)
     }
 
     /// The body has ended: what is undecided is decided, and the prompt is remembered to its end.

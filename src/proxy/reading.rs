@@ -3,7 +3,7 @@
 use crate::core::config;
 use crate::core::prompt::{Api, Outline, Prompt};
 use crate::core::route::Walk;
-use crate::core::router::Remembered;
+use crate::core::router::{Remembered, Router};
 
 /// The longest prompt that a `content-length` is believed to announce, as a multiple of what is hashed. It
 /// bounds what a false one can add to a host's books.
@@ -52,8 +52,8 @@ impl Reading {
 
     /// Whether nothing that may still come can change the decision: nobody holds the prompt any deeper, and its
     /// length is known.
-    pub fn is_settled(&self) -> bool {
-        self.length.is_some() && self.walk.has_fallen_off()
+    pub fn is_settled(&self, router: &Router) -> bool {
+        self.length.is_some() && router.is_settled(&self.walk, &self.prompt)
     }
 
     /// The prompt's length in bytes: read, or announced. Announced is the whole of the rest, most of which

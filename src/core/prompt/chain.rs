@@ -195,6 +195,13 @@ impl Chain {
         section.taken = section.marks.len();
     }
 
+    /// The first position that the open section would have here under `head`, if it has come so far.
+    pub(super) fn first_of(&self, section: &Section, head: u64) -> Option<BlockHash> {
+        let (_, target) = self.began;
+        let mark = section.marks.iter().find(|mark| self.bytes + mark.bytes >= target)?;
+        Some(mark.hash.under(head).under(self.digest))
+    }
+
     /// The section has ended, with a digest of what belongs to it and stands behind its text.
     pub(super) fn close(&mut self, section: &mut Section, head: u64, behind: u64) {
         self.take(section, head);

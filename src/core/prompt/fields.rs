@@ -39,6 +39,9 @@ const MEDIA_BYTES: u64 = 4 << 10;
 /// The longest role that is told apart; real ones are under 16 bytes.
 const ROLE: usize = 30;
 
+/// The roles that a message may turn out to have.
+const ROLES: [&str; 5] = ["system", "user", "developer", "tool", "assistant"];
+
 /// Open containers where a tool's own keys stand: the request, the list, the tool.
 const TOOL_DEPTH: usize = 3;
 
@@ -237,6 +240,27 @@ impl Fields {
 
     pub(super) fn model(&self) -> u64 {
         self.model
+    }
+
+    /// Where the message that is being read would begin if it had another role than is assumed; nothing where its role
+    /// is known.
+    pub(super) fn elsewhere(&self) -> Vec<BlockHash> {
+        if !self.message.is_open || self.message.has_role || !self.message.has_content {
+            return Vec::new();
+        }
+        let seeds = self.view(false).parts.map(|part| part.seed);
+        let [first, second, text] = seeds;
+        let system = if self.tools_place == ToolsPlace::First { second } else { first };
+        let assumed = self.message.role.bytes();
+        let others = ROLES.iter().filter(|role| role.as_bytes() != assumed);
+        let begins = |role: &&str| {
+            let (chain, seed) = match self.place_of(role.as_bytes()) {
+                Open::System => (&self.system, system),
+                _ => (&self.text, text),
+            };
+            Some(chain.first_of(&self.section, head_of(role.as_bytes(), 0))?.under(seed))
+        };
+        others.filter_map(begins).collect()
     }
 
     pub(super) fn session(&self) -> Option<u64> {
@@ -455,7 +479,11 @@ impl Fields {
     }
 
     fn place_of_message(&self) -> Open {
-        let is_system = matches!(self.message.role.bytes(), b"system" | b"developer");
+        self.place_of(self.message.role.bytes())
+    }
+
+    fn place_of(&self, role: &[u8]) -> Open {
+        let is_system = matches!(role, b"system" | b"developer");
         if is_system && self.leads_with_system() && self.text.is_empty() {
             Open::System
         } else {
@@ -466,7 +494,7 @@ impl Fields {
     /// What stands before the content.
     fn head(&self) -> u64 {
         let before = if self.is_answer() { self.message.before } else { 0 };
-        BlockHash(digest(self.message.role.bytes())).under(before).0
+        head_of(self.message.role.bytes(), before)
     }
 
     fn end_message(&mut self) {
@@ -832,6 +860,11 @@ impl Sink for Fields {
         }
         self.next = self.element_place();
     }
+}
+
+/// What stands before the content of a message.
+fn head_of(role: &[u8], before: u64) -> u64 {
+    BlockHash(digest(role)).under(before).0
 }
 
 /// The value of decimal digits, if they are a token id.

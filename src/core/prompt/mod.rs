@@ -221,6 +221,11 @@ impl Prompt {
         self.fields.wants_stream()
     }
 
+    /// Where else the message that is being read may turn out to stand, because its role comes behind its content.
+    pub fn elsewhere(&self) -> Vec<BlockHash> {
+        self.fields.elsewhere()
+    }
+
     /// A digest of what names the conversation beside its prompt.
     pub fn session(&self) -> Option<u64> {
         self.fields.session()
