@@ -9,6 +9,7 @@ use kvroute::core::prompt::{Api, Outline, Prompt, Unread};
 use kvroute::core::route::Walk;
 use kvroute::core::router::Router;
 use kvroute::core::scrape::{read_engine, EngineSample};
+use serde_json::{json, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of the text that the cases begin with, forty times.
@@ -37,8 +38,8 @@ fn completion_case(name: &str, seed: &str, other: &str) -> Prompt {
 }
 
 /// Which of `addresses` each of `prompts` goes to, one after another, with nothing else in flight.
-fn homes(addresses: &[String], prompts: impl IntoIterator<Item = Prompt>) -> Vec<String> {
-    let text = serde_json::json!({ "cluster": "vllm", "hosts": addresses }).to_string();
+pub fn homes(addresses: &[String], prompts: impl IntoIterator<Item = Prompt>) -> Vec<String> {
+    let text = json!({ "cluster": "vllm", "hosts": addresses }).to_string();
     let config = Config::parse(text.as_bytes()).expect("valid");
     let slots = addresses.iter().enumerate().map(|(n, address)| (address.clone(), Slot(n as u16)));
     let mut router = Router::new(&config);
@@ -56,7 +57,7 @@ fn homes(addresses: &[String], prompts: impl IntoIterator<Item = Prompt>) -> Vec
 }
 
 /// How many of `homes` each host is.
-fn counts(homes: &[String]) -> BTreeMap<&str, usize> {
+pub fn counts(homes: &[String]) -> BTreeMap<&str, usize> {
     homes.iter().fold(BTreeMap::new(), |mut counts, home| {
         *counts.entry(home.as_str()).or_default() += 1;
         counts
@@ -223,6 +224,91 @@ fn a_thousand_prefixes_fall_evenly_and_a_change_of_hosts_moves_few() {
             assert!(moved <= 150, "{moved} of 1000 moved: {:?}", counts(&changed));
         }
     }
+}
+
+/// Every optional setting that is a number, and every other one.
+const NUMBERS: [&str; 25] = [
+    "candidates",
+    "poll.interval_ms",
+    "poll.timeout_ms",
+    "poll.stale_after_ms",
+    "prompt.block_bytes",
+    "prompt.hold_bytes",
+    "prompt.max_bytes",
+    "index.entries",
+    "routing.prefill_weight",
+    "routing.congestion_weight",
+    "routing.most_congestion",
+    "routing.burst_prompts",
+    "routing.burst_tokens",
+    "routing.burst_requests",
+    "routing.batch_slowdown",
+    "routing.decode_ms",
+    "routing.waiting_weight",
+    "routing.prefill_tokens_per_s",
+    "routing.capacity_tokens",
+    "routing.tie_share",
+    "routing.tie_ms",
+    "routing.home_credit",
+    "routing.foreign_discount",
+    "routing.peer_spread",
+    "routing.unread_share",
+];
+const OTHERS: [&str; 9] = [
+    "destination_header",
+    "debug_headers",
+    "mode",
+    "control",
+    "peers",
+    "poll.path",
+    "learning.prefill_rate",
+    "learning.bytes_per_token",
+    "learning.capacity",
+];
+
+/// What becomes of the least configuration with these settings on top.
+fn configured(settings: &[(&str, Value)]) -> Result<Config, String> {
+    let mut config = json!({ "cluster": "vllm", "hosts": ["10.0.0.1:8000", "10.0.0.2:8000"] });
+    for (key, value) in settings {
+        *key.split('.').fold(&mut config, |at, name| &mut at[name]) = value.clone();
+    }
+    Config::parse(config.to_string().as_bytes()).map_err(|refusal| refusal.to_string())
+}
+
+/// C80
+#[test]
+fn what_is_left_out_or_null_is_the_default_and_what_is_wrong_is_refused_by_its_name() {
+    let least = configured(&[]).expect("it needs no more");
+    let nulls: Vec<_> = NUMBERS.iter().chain(&OTHERS).map(|key| (*key, Value::Null)).collect();
+    assert_eq!(configured(&nulls).as_ref(), Ok(&least));
+    for section in ["poll", "prompt", "index", "routing", "learning"] {
+        assert_eq!(configured(&[(section, Value::Null)]).as_ref(), Ok(&least));
+    }
+
+    let wrong = |key: &str, value: Value| {
+        let refusal = configured(&[(key, value.clone())]).expect_err(key);
+        let named = refusal.starts_with(&format!("{key}: ")) && refusal.lines().count() == 1;
+        assert!(named, "{key} = {value}: {refusal}");
+    };
+    for key in NUMBERS {
+        for value in [json!("7"), json!(-1), json!(1e99), json!(true), json!([7])] {
+            wrong(key, value);
+        }
+    }
+    OTHERS.iter().for_each(|key| wrong(key, json!(7)));
+    for key in ["prompt.block_bytes", "candidates", "poll.interval_ms", "index.entries"] {
+        wrong(key, json!(0));
+    }
+    for key in ["candidate", "poll.interval", "prompt.block_size", "routing.decode"] {
+        wrong(key, json!(1));
+    }
+    let twice = configured(&[("hosts", json!(["10.0.0.1:8000", "10.0.0.1:8000"]))]);
+    assert!(twice.is_err_and(|refusal| refusal.starts_with("hosts[1]: ")));
+    for text in ["", "{hosts: ["] {
+        assert!(Config::parse(text.as_bytes()).is_err());
+    }
+    let hosts: Vec<String> = (0..500).map(|n| format!("10.1.{}.{}:8000", n / 250, n % 250)).collect();
+    assert_eq!(configured(&[("hosts", json!(hosts))]).map(|config| config.hosts), Ok(hosts));
 }
 
 fn scrape(name: &str) -> EngineSample {

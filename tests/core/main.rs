@@ -26,5 +26,7 @@ mod router;
 mod support;
 mod usage;
 
+#[cfg(not(target_arch = "wasm32"))]
+mod case_table;
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 mod json;

@@ -422,3 +422,29 @@ fn five_hundred_hosts_are_taken_and_used() {
     assert!(used.len() > 100, "{} hosts for 200 prompts", used.len());
     assert_eq!(gateway.panics(), Vec::<String>::new());
 }
+
+/// C82
+#[test]
+#[ignore = "hosts tell which adapters they have loaded, and nothing asks"]
+fn the_host_that_has_an_adapter_loaded_is_preferred_to_the_others_unless_it_is_overloaded() {
+    let prompt = |n: usize| {
+        let body = cases::expand(cases::text("C82-a.json.tmpl"));
+        body.replace("The reading room", &format!("The reading room number {n}"))
+    };
+    for (waiting, most, least) in [(0, 40, 30), (200, 10, 0)] {
+        let mut gateway = Gateway::new(4);
+        for n in 0..4 {
+            gateway.engines.insert(host(n), page(0, 0.1));
+        }
+        let Engine::Says(status, load) = page(waiting, 0.1) else { unreachable!() };
+        gateway.engines.insert(host(1), Engine::Says(status, load + cases::text("C82-h2.prom")));
+        gateway.run(4_000);
+        let placed = (0..40).map(|n| {
+            let stream = send(&gateway, CHAT, prompt(n).as_bytes());
+            serve(&stream);
+            destination(&stream)
+        });
+        let share = counts(placed).get(&host(1)).copied().unwrap_or_default();
+        assert!((least..=most).contains(&share), "{share} of 40 with {waiting} waiting there");
+    }
+}
