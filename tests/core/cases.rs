@@ -81,7 +81,7 @@ fn null_and_absent_content_are_the_same_and_stop_nothing() {
     // The system and the first user message, then the call; the tool's results begin differently. Positions are
     // remembered at depths that grow by a quarter, so a fifth may go unseen.
     let common = common_bytes(&a, &b);
-    assert!(common >= (MAPS + 16) * 4 / 5 && common <= MAPS + 16 + 256, "{common}");
+    assert!(((MAPS + 16) * 4 / 5..=MAPS + 16 + 256).contains(&common), "{common}");
     for null in [",\n   \"tool_calls\": null", ",\n \"tools\": null", "\n   \"content\": null,"] {
         assert_eq!(keys(&chat_case_but("C03-a.json.tmpl", null, "")), keys(&a), "{null}");
     }
