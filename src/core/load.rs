@@ -84,6 +84,15 @@ impl FleetLoad {
         sum
     }
 
+    /// What stands before a new request on `host` by what gateways know alone, as if nobody else sent it any.
+    pub fn known_queue(host: &Host) -> Queue {
+        Queue {
+            requests: f64::from(host.own.requests) + f64::from(host.peers.requests),
+            waiting: 0.0,
+            prefill_tokens: host.own.prefill_tokens.saturating_add(host.peers.prefill_tokens) as f64,
+        }
+    }
+
     /// What stands before a new request on `host`. A host that is unknown has its own work, and of
     /// others' what a host has on average: neither idle nor full.
     pub fn queue(&self, host: &Host, freshness: Freshness) -> Queue {
@@ -92,12 +101,12 @@ impl FleetLoad {
         } else {
             (self.foreign_requests, self.foreign_waiting)
         };
-        let known_tokens = host.own.prefill_tokens.saturating_add(host.peers.prefill_tokens);
-        let requests = f64::from(host.own.requests) + f64::from(host.peers.requests) + requests;
+        let known = Self::known_queue(host);
+        let requests = known.requests + requests;
         Queue {
             requests,
             waiting: if freshness.is_fresh(host) { host.polled.waiting } else { self.waiting }.min(requests),
-            prefill_tokens: known_tokens as f64 + waiting * self.uncached_tokens,
+            prefill_tokens: known.prefill_tokens + waiting * self.uncached_tokens,
         }
     }
 }

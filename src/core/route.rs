@@ -35,7 +35,7 @@ use super::blocks::{digest, BlockHash};
 use super::config::Routing;
 use super::fleet::{Fleet, Host, Part, Slot};
 use super::index::{Index, Liveness, Stamp, HOLDERS};
-use super::load::{FleetLoad, Freshness};
+use super::load::{FleetLoad, Freshness, Queue};
 use super::prompt::Unread;
 
 /// How much of a prompt is taken to be on a host to which another worker has just sent one that begins alike.
@@ -337,7 +337,8 @@ impl Situation<'_> {
     pub fn route(&self, ask: &Ask) -> Decision {
         let per_token = ask.bytes_per_token.max(0.5);
         let total = ask.bytes as f64 / per_token;
-        let home = self.home(ask.walk.anchor);
+        let home = self.home(ask.walk.anchor).filter(|_| self.foreign_share > 0.0);
+        let untold = self.untold_home(ask.walk);
         let loading = Loading::of(ask.model, self.eligible(), self.freshness, self.routing.adapter_load_ms);
         let mut candidates: Vec<Candidate> = Vec::new();
         for host in self.eligible() {
@@ -352,7 +353,9 @@ impl Situation<'_> {
                 0.0
             };
             let uncached = (missing - credit).max(LEAST_UNCACHED);
-            let mut candidate = self.candidate(host, matched, uncached);
+            let queue =
+                if untold == Some(host.slot) { FleetLoad::known_queue(host) } else { self.queue(host) };
+            let mut candidate = self.candidate(host, &queue, matched, uncached);
             candidate.cost_s += loading.seconds(host);
             candidate.pinned = ask.pinned == Some(host.slot);
             candidate.waits =
@@ -393,7 +396,7 @@ impl Situation<'_> {
     pub fn route_unread(&self, why: Unread, uncached_tokens: f64) -> Decision {
         let uncached = uncached_tokens.max(LEAST_UNCACHED);
         let mut candidates: Vec<Candidate> =
-            self.eligible().map(|host| self.candidate(host, 0.0, uncached)).collect();
+            self.eligible().map(|host| self.candidate(host, &self.queue(host), 0.0, uncached)).collect();
         let hosts = self.order(&mut candidates, None);
         if hosts.is_empty() {
             return self.nowhere();
@@ -412,9 +415,9 @@ impl Situation<'_> {
 
     /// A host with what `uncached` tokens cost there. Where there is no block to go by, the one that was given the
     /// least so far goes first.
-    fn candidate<'a>(&self, host: &'a Host, matched: f64, uncached: f64) -> Candidate<'a> {
+    fn candidate<'a>(&self, host: &'a Host, queue: &Queue, matched: f64, uncached: f64) -> Candidate<'a> {
         let routing = self.routing;
-        let standing_s = self.standing_s(host, uncached);
+        let standing_s = self.behind(queue, host, uncached);
         let mut cost_s = standing_s + self.prefill_weight() * uncached / self.rate(host);
         if !self.part.has(host) {
             // What another gateway may just have sent there, for all of the prompt that is not held.
@@ -435,7 +438,7 @@ impl Situation<'_> {
     /// Whether a request waits for the prefix that a host is computing right now, rather than have it computed a second
     /// time on an idle one: a burst with one new prefix stays together until its host has a batch of its own.
     fn is_worth_waiting(&self, walk: &Walk, host: &Host, total: f64, missing: f64) -> bool {
-        let queue = self.load.queue(host, self.freshness);
+        let queue = self.queue(host);
         let before = queue.prefill_tokens + missing;
         // What is being computed stands in the queue.
         (walk.is_coming(host) || walk.is_marked(host))
@@ -461,8 +464,16 @@ impl Situation<'_> {
 
     /// Seconds that stand before `uncached` tokens on a host.
     pub fn standing_s(&self, host: &Host, uncached: f64) -> f64 {
+        self.behind(&self.queue(host), host, uncached)
+    }
+
+    fn queue(&self, host: &Host) -> Queue {
+        self.load.queue(host, self.freshness)
+    }
+
+    /// Seconds that a queue on a host stands before `uncached` tokens.
+    fn behind(&self, queue: &Queue, host: &Host, uncached: f64) -> f64 {
         let routing = self.routing;
-        let queue = self.load.queue(host, self.freshness);
         // The less of the load is known, the less the known part says.
         let known = queue.prefill_tokens / (1.0 + routing.foreign_discount * self.foreign_share);
         let standing = known + routing.batch_slowdown * uncached * queue.requests;
@@ -493,9 +504,20 @@ impl Situation<'_> {
 
     /// The host that every gateway would name for this anchor, knowing nothing.
     fn home(&self, anchor: Option<BlockHash>) -> Option<Slot> {
-        let anchor = anchor.filter(|_| self.foreign_share > 0.0)?;
+        let anchor = anchor?;
         let distance = |host: &&Host| rendezvous(anchor, &host.address);
         self.eligible().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|host| host.slot)
+    }
+
+    /// The home of a prompt that nobody holds, if its engine does not tell its load. Taken to be as loaded as the others
+    /// are on average, it would get nothing while one of these is idle, and never show that it serves: so the prompts
+    /// whose home it is, its fair share, go by what gateways have there themselves.
+    fn untold_home(&self, walk: &Walk) -> Option<Slot> {
+        let is_told = |host: &Host| self.freshness.is_fresh(host);
+        if self.eligible().all(is_told) || !walk.held.is_empty() {
+            return None;
+        }
+        self.home(walk.first_absent).filter(|slot| !self.fleet.host(*slot).is_some_and(is_told))
     }
 
     /// Names the first few by cost, those that tie with the best by rank, and puts them in front.

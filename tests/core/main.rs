@@ -31,6 +31,8 @@ mod router;
 mod support;
 mod usage;
 
+#[cfg(not(target_arch = "wasm32"))]
+mod case_table;
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 mod hostile;
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]

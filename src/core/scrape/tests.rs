@@ -1,5 +1,5 @@
-//! What the readers are held to: the cases people met, captured pages, and a naive reader that says
-//! the same of random pages in thirty lines.
+//! What the readers are held to: pages people met (more of them in `tests/core/cases.rs`), captured pages,
+//! and a naive reader that says the same of random pages in thirty lines.
 
 use super::engine::{MAX_BODY_BYTES, MAX_NAMES};
 use super::*;
@@ -48,60 +48,6 @@ fn with_queue(lines: &str) -> EngineSample {
     let sample = read(&format!("{QUEUE}{lines}"));
     assert_eq!((sample.running, sample.waiting), (Some(3.0), Some(1.0)));
     sample
-}
-
-#[test]
-fn kv_usage_is_read_under_its_new_name_its_old_name_and_once_under_both() {
-    let new = "vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"org/guide-7b\"} 0.72\n";
-    let old = "vllm:gpu_cache_usage_perc{model_name=\"org/guide-7b\"} 0.72\n";
-    assert_eq!(with_queue(new).kv_usage, Some(0.72));
-    assert_eq!(with_queue(old).kv_usage, Some(0.72));
-    assert_eq!(with_queue(&format!("{old}{new}")).kv_usage, Some(0.72));
-    assert_eq!(with_queue(&format!("{new}{old}")).kv_usage, Some(0.72));
-}
-
-#[test]
-fn without_kv_usage_it_is_unknown_and_the_queue_still_counts() {
-    let sample = with_queue("vllm:num_requests_waiting_extra{engine=\"0\"} 9.0\n");
-    assert_eq!(sample.kv_usage, None);
-}
-
-#[test]
-fn one_nan_does_not_throw_the_scrape_away_and_a_junk_line_is_counted() {
-    let sample = read(
-        "# HELP vllm:num_requests_running Running.\n\
-         # TYPE vllm:num_requests_running gauge\n\
-         sglang:fwd_occupancy{model_name=\"org/guide-7b\"} NaN\n\
-         vllm:num_requests_running{engine=\"0\",model_name=\"org/guide-7b\"} 4\n\
-         vllm:num_requests_waiting{engine=\"0\",model_name=\"org/guide-7b\"} 1.2e+01\n\
-         vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"org/guide-7b\"} 2.5E-1\n\
-         vllm:num_requests_swapped{engine=\"0\",model_name=\"org/guide-7b\"} -nan\n\
-         vllm:time_to_first_token_seconds_bucket{engine=\"0\",le=\"+Inf\",model_name=\"org/guide-7b\"} 10.0\n\
-         vllm:some_ratio{engine=\"0\"} +Inf\n\
-         vllm:other_ratio{engine=\"0\"} -Inf\n\
-         this is not a metric line\n\
-         vllm:tail{engine=\"0\"}\n",
-    );
-    assert_eq!((sample.running, sample.waiting), (Some(4.0), Some(12.0)));
-    assert_eq!(sample.kv_usage, Some(0.25));
-    assert_eq!(sample.skipped_lines, 2);
-    assert_eq!(sample.models, ["org/guide-7b"]);
-}
-
-#[test]
-fn nan_infinite_and_negative_gauges_are_unknown() {
-    let nan = read(
-        "vllm:num_requests_running{engine=\"0\"} NaN\n\
-         vllm:num_requests_waiting{engine=\"0\"} NaN\n\
-         vllm:kv_cache_usage_perc{engine=\"0\"} NaN\n",
-    );
-    assert_eq!(nan, EngineSample::default());
-    let odd = read(
-        "vllm:num_requests_running{engine=\"0\"} -3\n\
-         vllm:num_requests_waiting{engine=\"0\"} 1e400\n\
-         vllm:kv_cache_usage_perc{engine=\"0\"} 37.5\n",
-    );
-    assert_eq!(odd, EngineSample::default());
 }
 
 #[test]
@@ -163,16 +109,6 @@ fn a_body_over_the_bound_is_refused_rather_than_read_in_part() {
     assert!(read_engine(&body).is_ok());
     body.resize(MAX_BODY_BYTES + 1, b'\n');
     assert_eq!(read_engine(&body), Err(ScrapeError::TooLarge));
-}
-
-#[test]
-fn an_adapter_on_its_own_is_something_known() {
-    let sample = read(
-        "vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"museum-lora\",\
-         waiting_lora_adapters=\"\"} 1.76e+09",
-    );
-    assert_eq!(sample.lora_adapters, ["museum-lora"]);
-    assert_eq!(sample.running, None);
 }
 
 #[test]

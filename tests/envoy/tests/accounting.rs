@@ -4,10 +4,13 @@ use fleet::{EngineOptions, Fault};
 use gateway::chat::{self, Chat};
 use gateway::client::{self, Connection};
 use gateway::envoy::Options;
-use gateway::testbed::Testbed;
+use gateway::testbed::{polled, Testbed};
 use gateway::wait::until;
 use http_body_util::BodyExt;
+use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 fn prompt(number: usize) -> Chat {
     Chat::new(&format!("Prompt number {number}. ").repeat(100)).user("Hello")
@@ -113,4 +116,60 @@ async fn requests_are_counted_while_they_are_in_flight() {
     assert_eq!(requests, 6, "{:?}", stats.in_flight());
     drop(open);
     testbed.released().await.unwrap();
+}
+
+/// C54
+#[tokio::test(flavor = "multi_thread")]
+async fn three_hundred_clients_that_leave_before_an_answer_leave_nothing_behind() {
+    let testbed = Testbed::start(4, EngineOptions::default(), Options::default()).await.unwrap();
+    answer_with(&testbed, Fault::Stall).await;
+    // Of each three: one has sent all, one is decided and still sends its body, one is held by the filter.
+    let mut clients = Vec::new();
+    for number in 0..300 {
+        let body = prompt(number).user(&"x".repeat(20_000)).body();
+        let sent = match number % 3 {
+            0 => &body[..],
+            1 => &body[..body.len() - 1_000],
+            _ => &body[..60],
+        };
+        let head = format!(
+            "POST {} HTTP/1.1\r\nhost: llm\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            chat::PATH,
+            body.len()
+        );
+        let mut client = TcpStream::connect(testbed.address).await.unwrap();
+        client.write_all(&[head.as_bytes(), sent].concat()).await.unwrap();
+        clients.push(client);
+    }
+    until("two of three are on their way", Duration::from_secs(10), async || {
+        let stats = testbed.stats().await.ok()?;
+        let requests = stats.in_flight().into_iter().filter(|(name, _)| name.ends_with("_requests"));
+        (requests.map(|(_, count)| count).sum::<u64>() == 200).then_some(())
+    })
+    .await
+    .unwrap();
+    until("the engines have those that are whole", Duration::from_secs(10), async || {
+        (in_flight(&testbed) >= 100).then_some(())
+    })
+    .await
+    .unwrap();
+    drop(clients);
+    testbed.released().await.unwrap();
+    until("the engines are rid of them", Duration::from_secs(5), async || {
+        (in_flight(&testbed) == 0).then_some(())
+    })
+    .await
+    .unwrap();
+
+    answer_with(&testbed, Fault::Clear).await;
+    // While they stood still, so did their gauges.
+    testbed.fleet.reset_report();
+    polled(&testbed.fleet).await.unwrap();
+    let mut placed: BTreeMap<String, usize> = BTreeMap::new();
+    for number in 1_000..1_100 {
+        let reply = prompt(number).post(testbed.address).await.unwrap();
+        assert!(reply.is_complete(), "{}", reply.status);
+        *placed.entry(reply.engine().to_owned()).or_default() += 1;
+    }
+    assert!(placed.len() == 4 && placed.values().all(|count| (15..=35).contains(count)), "{placed:?}");
 }

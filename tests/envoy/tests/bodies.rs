@@ -13,7 +13,7 @@ use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use serde_json::json;
+use serde_json::{json, Value};
 use std::future::Future;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
@@ -77,29 +77,98 @@ async fn one_byte_at_a_time_gives_the_same_decision() {
     testbed.released().await.unwrap();
 }
 
+/// A body of exactly `size` bytes: a chat with one message, which begins with `lead`.
+fn padded(lead: &str, size: usize) -> Bytes {
+    let body = |content: &str| {
+        json!({"model": "mock", "messages": [{"role": "user", "content": content}], "max_tokens": 4})
+            .to_string()
+    };
+    let pad = size - body(lead).len();
+    body(&format!("{lead}{}", "x".repeat(pad))).into()
+}
+
+fn numbers(list: &Value) -> Vec<u64> {
+    list.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+}
+
+/// C22. Envoy Gateway's connection buffer, with the default `hold_bytes`, which is made for it; and the quick start's.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_small_connection_buffer_is_enough() {
-    // Envoy Gateway's default.
-    const LIMIT: usize = 32_768;
-    let testbed = Testbed::start_with(4, roomy(), Options::workers(1), |config, _| {
-        config
-            .edit_listener(|listener| listener["per_connection_buffer_limit_bytes"] = json!(LIMIT))
-            // The default, which is made for it.
-            .plugin("/prompt/hold_bytes", json!(null))
+async fn a_body_of_any_size_passes_a_small_and_a_large_connection_buffer() {
+    let scenario: Value = serde_yaml_ng::from_slice(cases::file("C22-scenario.yaml")).unwrap();
+    let lead = text(&mut ChaCha8Rng::seed_from_u64(32), 20_000);
+    for limit in numbers(&scenario["envoy"]["per_connection_buffer_limit_bytes"]) {
+        let testbed = Testbed::start_with(4, roomy(), Options::workers(1), |config, _| {
+            let config =
+                config.edit_listener(|listener| listener["per_connection_buffer_limit_bytes"] = json!(limit));
+            if limit > 262_144 {
+                config
+            } else {
+                config.plugin("/prompt/hold_bytes", json!(null))
+            }
+        })
+        .await
+        .unwrap();
+        let home = send(&testbed, whole(padded(&lead, 25_000))).await;
+        for size in numbers(&scenario["sizes"]) {
+            let body = padded(&lead, size as usize);
+            assert_eq!(body.len() as u64, size);
+            let reply = send(&testbed, whole(body.clone())).await;
+            assert_arrived(&reply, &body);
+            assert_eq!(reply.engine(), home.engine(), "{size} bytes with the same lead, a buffer of {limit}");
+        }
+        testbed.released().await.unwrap();
+    }
+}
+
+/// C25
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pieces_in_which_a_body_comes_do_not_matter() {
+    let engine = EngineOptions { model: "org/guide-7b".to_owned(), ..roomy() };
+    let testbed = Testbed::start_with(4, engine, Options::workers(1), |config, _| {
+        config.edit_manager(|manager| set(manager, "/http_protocol_options/enable_trailers", json!(true)))
     })
     .await
     .unwrap();
-    let lead = text(&mut ChaCha8Rng::seed_from_u64(32), 20_000);
-    let home = Chat::new(&lead).user("First.").post(testbed.address).await.unwrap();
-    for size in [LIMIT - 1, LIMIT + 1, 2 * LIMIT, 1 << 20] {
-        let envelope = Chat::new(&lead).user("").unstreamed().body().len();
-        let body = Chat::new(&lead).user(&"x".repeat(size - envelope)).unstreamed().body();
-        assert_eq!(body.len(), size);
-        let reply = send(&testbed, whole(body.clone())).await;
-        assert_arrived(&reply, &body);
-        assert_eq!(reply.engine(), home.engine(), "a body of {size} bytes with the same lead");
+    let body = Bytes::from(cases::body("C25-body.json.tmpl"));
+    send(&testbed, whole(body.clone())).await;
+    let expected = send(&testbed, whole(body.clone())).await;
+    assert_arrived(&expected, &body);
+    assert!(expected.matched().unwrap().0 > 100_000, "{:?}", expected.matched());
+
+    let split = |at: usize| vec![body.slice(..at), body.slice(at..)];
+    let one_by_one = (0..300).map(|at| body.slice(at..at + 1)).chain([body.slice(300..)]).collect();
+    let inside = body.iter().position(|byte| *byte > 0x7F).unwrap() + 1;
+    let escape = body.windows(2).position(|pair| pair == br"\u").unwrap() + 1;
+    let cuts: [Vec<Bytes>; 6] = [
+        vec![body.clone()],
+        body.chunks(16_384).map(Bytes::copy_from_slice).collect(),
+        one_by_one,
+        split(inside),
+        split(escape),
+        vec![body.clone(), Bytes::new()],
+    ];
+    for (n, cut) in cuts.into_iter().enumerate() {
+        for trailers in [None, Some(a_trailer())] {
+            let request = || post(chat::PATH, pieces(cut.clone(), trailers.clone()));
+            let mut http1 = Connection::open(testbed.address).await.unwrap();
+            let mut http2 = Connection::open_http2(testbed.address).await.unwrap();
+            let mut announced = request();
+            announced.headers_mut().insert("trailer", HeaderValue::from_static("x-check"));
+            for reply in [
+                in_time(chat::send(&mut http1, announced)).await.unwrap(),
+                in_time(chat::send(&mut http2, absolute(request()))).await.unwrap(),
+            ] {
+                assert_arrived(&reply, &body);
+                assert_eq!(reply.decided(), expected.decided(), "cut {n}, {trailers:?}");
+                assert_eq!(reply.matched(), expected.matched(), "cut {n}, {trailers:?}");
+            }
+        }
     }
     testbed.released().await.unwrap();
+}
+
+fn a_trailer() -> HeaderMap {
+    HeaderMap::from_iter([("x-check".parse().unwrap(), HeaderValue::from_static("1"))])
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,20 +182,19 @@ async fn http2_and_trailers_are_read_as_well() {
     let home = send(&testbed, whole(body.clone())).await;
     let mut http2 = Connection::open_http2(testbed.address).await.unwrap();
     let cut = || body.chunks(7_000).map(Bytes::copy_from_slice).collect::<Vec<_>>();
-    let trailers =
-        || Some(HeaderMap::from_iter([("x-check".parse().unwrap(), HeaderValue::from_static("1"))]));
     let announced = |mut request: Request<client::Body>| {
         request.headers_mut().insert("trailer", HeaderValue::from_static("x-check"));
         request
     };
 
     let mut replies = Vec::new();
-    for request in [post(chat::PATH, whole(body.clone())), post(chat::PATH, pieces(cut(), trailers()))] {
+    for request in [post(chat::PATH, whole(body.clone())), post(chat::PATH, pieces(cut(), Some(a_trailer())))]
+    {
         let request = absolute(request);
         replies.push(in_time(chat::send(&mut http2, request)).await.unwrap());
     }
     let mut http1 = Connection::open(testbed.address).await.unwrap();
-    let request = announced(post(chat::PATH, pieces(cut(), trailers())));
+    let request = announced(post(chat::PATH, pieces(cut(), Some(a_trailer()))));
     replies.push(in_time(chat::send(&mut http1, request)).await.unwrap());
     for reply in replies {
         assert_arrived(&reply, &body);

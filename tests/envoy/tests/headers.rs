@@ -154,3 +154,51 @@ async fn an_engine_sees_nothing_that_a_client_forged() {
         assert!(head.contains(&upstream.to_string()), "kvroute did not decide: {head}");
     }
 }
+
+/// C41
+#[tokio::test(flavor = "multi_thread")]
+async fn however_a_destination_is_forged_an_engine_sees_one_that_is_configured_or_none() {
+    const FORGED: &str = "192.0.2.66:8000";
+    let (upstream, heads) = recorder().await;
+    let config = Config::quick_start().unwrap().hosts(&[upstream]);
+    let envoy = Envoy::start(&config, &Options::default()).await.unwrap();
+    let listener = envoy.listener(KVROUTE).await.unwrap();
+    let chat = Chat::new("You are careful.").user("Hello").body();
+    let chat = String::from_utf8_lossy(&chat);
+    let spellings = [
+        format!("x-upstream-host: {FORGED}\r\n"),
+        format!("x-upstream-host: {FORGED}\r\nx-upstream-host: {FORGED}\r\n"),
+        format!("X-UPSTREAM-HOST: {FORGED}\r\n"),
+        format!("x-upstream-host:   {FORGED}\t \r\n"),
+        format!("x-upstream-host: {upstream}, {FORGED}\r\n"),
+        "x-upstream-host:\r\n".to_owned(),
+    ];
+    let kinds = [
+        ("POST /v1/chat/completions", &*chat),
+        ("POST /v1/chat/completions", "{\"messages\": ["),
+        ("GET /v1/models", ""),
+        ("POST /nowhere", "{}"),
+    ];
+    for (request_line, body) in kinds {
+        for lines in &spellings {
+            heads.lock().unwrap().clear();
+            let request = format!(
+                "{request_line} HTTP/1.1\r\nhost: llm\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                 content-length: {}\r\nx-kvroute-reason: forged\r\n{lines}\r\n{body}",
+                body.len()
+            );
+            let answer = client::raw(listener, request.as_bytes(), |_| false).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{request}: {answer}");
+            let path = request_line.split(' ').nth(1).unwrap();
+            let heads = heads.lock().unwrap();
+            let head = heads.iter().find(|head| head.starts_with(path)).unwrap();
+            let named: Vec<&str> = head.split("\"x-upstream-host\": ").skip(1).collect();
+            assert!(named.len() <= 1, "{lines}: {head}");
+            assert!(
+                named.iter().all(|value| value.starts_with(&format!("\"{upstream}\""))),
+                "{lines}: {head}"
+            );
+            assert!(!head.contains("192.0.2.66") && !head.contains("forged"), "{lines}: {head}");
+        }
+    }
+}

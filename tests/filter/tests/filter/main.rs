@@ -6,6 +6,7 @@
 mod accounting;
 mod affinity;
 mod budgets;
+mod cases;
 mod chunking;
 mod configuration;
 mod failures;
