@@ -208,6 +208,23 @@ fn tools_that_begin_alike_share_what_they_have_in_common() {
 }
 
 #[test]
+fn a_part_without_text_is_as_good_as_absent() {
+    let of_content =
+        |content: Value| of(Api::Chat, &json!({"messages": [{"role": "user", "content": content}]}));
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let (maps, boats) = (MAPS.repeat(9), BOATS.repeat(9));
+    let plain = of_content(json!([part(&maps), part(&boats)]));
+    for more in [
+        json!([part(""), part(&maps), part(&boats)]),
+        json!([part(&maps), part(""), part(&boats)]),
+        json!([part(&maps), part(&boats), part("")]),
+        json!(format!("{maps}\n{boats}")),
+    ] {
+        assert_eq!(keys(&of_content(more.clone())), keys(&plain), "{more}");
+    }
+}
+
+#[test]
 fn where_the_template_renders_tools_behind_the_instructions_these_are_shared() {
     let settings = config_with(r#""prompt":{"tools":"after_system"}"#).prompt;
     let with = |name: &str, system: &str| {

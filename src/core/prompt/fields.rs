@@ -128,6 +128,8 @@ struct Message {
     has_content: bool,
     /// Whether there is text already: parts are joined.
     joined: bool,
+    /// Whether a text has begun of which nothing has come yet: if nothing does, it is not joined.
+    begins: bool,
 }
 
 /// A part of a message's content.
@@ -499,16 +501,14 @@ impl Fields {
     /// A text of the prompt begins. One at the head of its part is gathered, if something may be left out of it.
     fn begin_prompt_text(&mut self) {
         let ended = if self.is_inside_system() { 0 } else { self.text.bytes() } + self.system.bytes();
-        if !self.gathered.begin(ended + self.section.bytes()) {
-            self.join();
-        }
+        self.message.begins = !self.gathered.begin(ended + self.section.bytes());
     }
 
     fn is_inside_system(&self) -> bool {
         self.open == Open::System && !self.leads_with_system()
     }
 
-    /// Engines join the parts of a message by a line end; Anthropic's instructions by nothing.
+    /// Engines join the parts of a message that have text by a line end; Anthropic's instructions by nothing.
     fn join(&mut self) {
         if std::mem::replace(&mut self.message.joined, true) && !self.is_inside_system() {
             self.section.push(b"\n");
@@ -517,6 +517,9 @@ impl Fields {
 
     fn prompt_text(&mut self, piece: &[u8]) {
         if !self.gathered.is_at_work() {
+            if std::mem::take(&mut self.message.begins) {
+                self.join();
+            }
             self.section.push(piece);
         } else if self.gathered.push(piece) {
             self.push_gathered();
