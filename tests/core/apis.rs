@@ -242,6 +242,19 @@ fn where_the_template_renders_tools_behind_the_instructions_these_are_shared() {
 }
 
 #[test]
+fn tools_that_are_rendered_behind_the_instructions_stand_before_a_second_such_message() {
+    let settings = config_with(r#""prompt":{"tools":"after_system"}"#).prompt;
+    let with = |name: &str| {
+        let message = |role: &str, text: &str| json!({"role": role, "content": text.repeat(20)});
+        let messages = [message("system", MAPS), message("system", BOATS), message("user", MAPS)];
+        let body = json!({"messages": messages, "tools": [tool(name)]});
+        read_with(Api::Chat, &settings, body.to_string().as_bytes())
+    };
+    let common = common_bytes(&with("a"), &with("b"));
+    assert!((1_024..=1_400).contains(&common), "{common}");
+}
+
+#[test]
 fn an_image_counts_with_all_its_bytes_and_weighs_what_an_image_weighs() {
     let with = |end: &str, detail: Value| {
         let url = format!("data:image/png;base64,{}{end}", "iVBORw0KGgo".repeat(200_000));

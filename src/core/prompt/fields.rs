@@ -296,7 +296,7 @@ impl Fields {
         }
     }
 
-    /// Whether the instructions are the first messages.
+    /// Whether the instructions are the first message.
     fn leads_with_system(&self) -> bool {
         matches!(self.api, Api::Chat | Api::Invocations)
     }
@@ -443,9 +443,10 @@ impl Fields {
         matches!(self.message.role.bytes(), b"assistant" | b"")
     }
 
+    /// Only the first message can be the instructions: tools are rendered next to it, and before a second one.
     fn place_of_message(&self) -> Open {
         let is_system = matches!(self.message.role.bytes(), b"system" | b"developer");
-        if is_system && self.leads_with_system() && self.text.is_empty() {
+        if is_system && self.leads_with_system() && self.system.is_empty() && self.text.is_empty() {
             Open::System
         } else {
             Open::Text
