@@ -208,6 +208,19 @@ fn tools_that_begin_alike_share_what_they_have_in_common() {
 }
 
 #[test]
+fn null_is_absent_where_a_tool_declares_its_keys_and_a_value_in_its_schema() {
+    let with = |function: Value| {
+        let tools = json!([{"type": "function", "function": function}]);
+        of(Api::Chat, &json!({"messages": [{"role": "user", "content": MAPS.repeat(20)}], "tools": tools}))
+    };
+    let schema = |schema: Value| with(json!({"name": "a", "parameters": {"properties": {"x": schema}}}));
+    let absent = with(json!({"name": "a"}));
+    assert_eq!(keys(&with(json!({"name": "a", "parameters": null, "strict": null}))), keys(&absent));
+    assert_eq!(common_bytes(&schema(json!({"default": null})), &schema(json!({}))), 0);
+    assert_eq!(common_bytes(&schema(json!({"enum": ["b", null]})), &schema(json!({"enum": ["b"]}))), 0);
+}
+
+#[test]
 fn a_part_without_text_is_as_good_as_absent() {
     let of_content =
         |content: Value| of(Api::Chat, &json!({"messages": [{"role": "user", "content": content}]}));

@@ -42,6 +42,10 @@ const ROLE: usize = 30;
 /// Open containers where a tool's own keys stand: the request, the list, the tool.
 const TOOL_DEPTH: usize = 3;
 
+/// Where those stand that the API declares: in the tool, and in its `function`. What is deeper is the client's own
+/// schema, in which `null` is a value.
+const DECLARED_DEPTH: usize = TOOL_DEPTH + 1;
+
 /// What is no token id stands behind this.
 const NO_ID: u32 = u32::MAX;
 
@@ -799,7 +803,7 @@ impl Sink for Fields {
             Place::Prompt if raw != b"null" => self.token_id(raw),
             Place::Stream => self.stream = raw == b"true",
             Place::Content if self.message.has_content => self.begin_content(),
-            Place::Tool if raw != b"null" => {
+            Place::Tool if raw != b"null" || self.places.len() > DECLARED_DEPTH => {
                 self.open = Open::Tools;
                 self.write_tool_key();
                 self.section.push(raw);
