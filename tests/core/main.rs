@@ -29,3 +29,5 @@ mod usage;
 
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 mod json;
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+mod templates;
