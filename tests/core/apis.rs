@@ -208,6 +208,36 @@ fn tools_that_begin_alike_share_what_they_have_in_common() {
 }
 
 #[test]
+fn null_is_absent_where_a_tool_declares_its_keys_and_a_value_in_its_schema() {
+    let with = |function: Value| {
+        let tools = json!([{"type": "function", "function": function}]);
+        of(Api::Chat, &json!({"messages": [{"role": "user", "content": MAPS.repeat(20)}], "tools": tools}))
+    };
+    let schema = |schema: Value| with(json!({"name": "a", "parameters": {"properties": {"x": schema}}}));
+    let absent = with(json!({"name": "a"}));
+    assert_eq!(keys(&with(json!({"name": "a", "parameters": null, "strict": null}))), keys(&absent));
+    assert_eq!(common_bytes(&schema(json!({"default": null})), &schema(json!({}))), 0);
+    assert_eq!(common_bytes(&schema(json!({"enum": ["b", null]})), &schema(json!({"enum": ["b"]}))), 0);
+}
+
+#[test]
+fn a_part_without_text_is_as_good_as_absent() {
+    let of_content =
+        |content: Value| of(Api::Chat, &json!({"messages": [{"role": "user", "content": content}]}));
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let (maps, boats) = (MAPS.repeat(9), BOATS.repeat(9));
+    let plain = of_content(json!([part(&maps), part(&boats)]));
+    for more in [
+        json!([part(""), part(&maps), part(&boats)]),
+        json!([part(&maps), part(""), part(&boats)]),
+        json!([part(&maps), part(&boats), part("")]),
+        json!(format!("{maps}\n{boats}")),
+    ] {
+        assert_eq!(keys(&of_content(more.clone())), keys(&plain), "{more}");
+    }
+}
+
+#[test]
 fn where_the_template_renders_tools_behind_the_instructions_these_are_shared() {
     let settings = config_with(r#""prompt":{"tools":"after_system"}"#).prompt;
     let with = |name: &str, system: &str| {
@@ -222,6 +252,19 @@ fn where_the_template_renders_tools_behind_the_instructions_these_are_shared() {
     assert_eq!(common_bytes(&with("a", MAPS), &with("a", BOATS)), 0);
     let same = with("a", MAPS);
     assert_eq!(keys(&same), keys(&with("a", MAPS)));
+}
+
+#[test]
+fn tools_that_are_rendered_behind_the_instructions_stand_before_a_second_such_message() {
+    let settings = config_with(r#""prompt":{"tools":"after_system"}"#).prompt;
+    let with = |name: &str| {
+        let message = |role: &str, text: &str| json!({"role": role, "content": text.repeat(20)});
+        let messages = [message("system", MAPS), message("system", BOATS), message("user", MAPS)];
+        let body = json!({"messages": messages, "tools": [tool(name)]});
+        read_with(Api::Chat, &settings, body.to_string().as_bytes())
+    };
+    let common = common_bytes(&with("a"), &with("b"));
+    assert!((1_024..=1_400).contains(&common), "{common}");
 }
 
 #[test]

@@ -39,3 +39,5 @@ mod hostile;
 mod json;
 #[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 mod properties;
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+mod templates;

@@ -45,6 +45,10 @@ const ROLES: [&str; 5] = ["system", "user", "developer", "tool", "assistant"];
 /// Open containers where a tool's own keys stand: the request, the list, the tool.
 const TOOL_DEPTH: usize = 3;
 
+/// Where those stand that the API declares: in the tool, and in its `function`. What is deeper is the client's own
+/// schema, in which `null` is a value.
+const DECLARED_DEPTH: usize = TOOL_DEPTH + 1;
+
 /// What is no token id stands behind this.
 const NO_ID: u32 = u32::MAX;
 
@@ -133,6 +137,8 @@ struct Message {
     has_content: bool,
     /// Whether there is text already: parts are joined.
     joined: bool,
+    /// Whether a text has begun of which nothing has come yet: if nothing does, it is not joined.
+    begins: bool,
 }
 
 /// A part of a message's content.
@@ -322,7 +328,7 @@ impl Fields {
         }
     }
 
-    /// Whether the instructions are the first messages.
+    /// Whether the instructions are the first message.
     fn leads_with_system(&self) -> bool {
         matches!(self.api, Api::Chat | Api::Invocations)
     }
@@ -482,9 +488,10 @@ impl Fields {
         self.place_of(self.message.role.bytes())
     }
 
+    /// Only the first message can be the instructions: tools are rendered next to it, and before a second one.
     fn place_of(&self, role: &[u8]) -> Open {
         let is_system = matches!(role, b"system" | b"developer");
-        if is_system && self.leads_with_system() && self.text.is_empty() {
+        if is_system && self.leads_with_system() && self.system.is_empty() && self.text.is_empty() {
             Open::System
         } else {
             Open::Text
@@ -549,16 +556,14 @@ impl Fields {
     /// A text of the prompt begins. One at the head of its part is gathered, if something may be left out of it.
     fn begin_prompt_text(&mut self) {
         let ended = if self.is_inside_system() { 0 } else { self.text.bytes() } + self.system.bytes();
-        if !self.gathered.begin(ended + self.section.bytes()) {
-            self.join();
-        }
+        self.message.begins = !self.gathered.begin(ended + self.section.bytes());
     }
 
     fn is_inside_system(&self) -> bool {
         self.open == Open::System && !self.leads_with_system()
     }
 
-    /// Engines join the parts of a message by a line end; Anthropic's instructions by nothing.
+    /// Engines join the parts of a message that have text by a line end; Anthropic's instructions by nothing.
     fn join(&mut self) {
         if std::mem::replace(&mut self.message.joined, true) && !self.is_inside_system() {
             self.section.push(b"\n");
@@ -567,6 +572,9 @@ impl Fields {
 
     fn prompt_text(&mut self, piece: &[u8]) {
         if !self.gathered.is_at_work() {
+            if std::mem::take(&mut self.message.begins) {
+                self.join();
+            }
             self.section.push(piece);
         } else if self.gathered.push(piece) {
             self.push_gathered();
@@ -844,7 +852,7 @@ impl Sink for Fields {
             Place::Prompt if raw != b"null" => self.token_id(raw),
             Place::Stream => self.stream = raw == b"true",
             Place::Content if self.message.has_content => self.begin_content(),
-            Place::Tool if raw != b"null" => {
+            Place::Tool if raw != b"null" || self.places.len() > DECLARED_DEPTH => {
                 self.open = Open::Tools;
                 self.write_tool_key();
                 self.section.push(raw);
