@@ -26,6 +26,7 @@ mod learning;
 mod orca;
 mod peers;
 mod prompt;
+mod readme;
 mod route;
 mod router;
 mod support;

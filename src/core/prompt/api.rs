@@ -38,6 +38,18 @@ impl Api {
     }
 }
 
+impl Api {
+    /// Ends of the paths whose bodies have this shape.
+    pub fn paths(self) -> impl Iterator<Item = &'static str> {
+        PATHS.iter().filter(move |(_, api)| *api == Ok(self)).map(|(path, _)| *path)
+    }
+}
+
+/// Ends of paths that leave nothing in a KV cache that another request could use.
+pub fn paths_without_reuse() -> impl Iterator<Item = &'static str> {
+    PATHS.iter().filter(|(_, api)| *api == Err(Unread::NoReuse)).map(|(path, _)| *path)
+}
+
 /// Ends of the paths that are known. A gateway's own prefix before them does not matter. The second half leaves
 /// nothing in a KV cache that another request could use.
 const PATHS: [(&str, Result<Api, Unread>); 20] = [

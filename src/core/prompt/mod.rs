@@ -32,7 +32,7 @@ pub mod keys;
 mod leave_out;
 mod value;
 
-pub use api::{classify, response_in_path, Api, Method};
+pub use api::{classify, paths_without_reuse, response_in_path, Api, Method};
 pub use chain::deeper;
 pub use value::text_digest;
 
