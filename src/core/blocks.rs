@@ -18,6 +18,7 @@ impl BlockHash {
     /// This block under another seed: the same text for another model, salt or set of tools. The
     /// prompt's text is hashed before these are known (clients write `model` behind `messages`), so
     /// they come in here.
+    #[inline]
     pub fn under(self, seed: u64) -> Self {
         // The finaliser of MurmurHash3: every bit of both words reaches every bit of the result.
         let mut word = self.0 ^ seed.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -101,6 +102,7 @@ impl Blocks {
     }
 
     /// Forgets all text; keeps the memory.
+    #[inline]
     pub fn clear(&mut self) {
         self.previous = 0;
         self.filled = 0;
@@ -113,6 +115,7 @@ impl Blocks {
     }
 
     /// The hash of everything so far: the last, unfilled block counts too. `None` if nothing has come.
+    #[inline]
     pub fn tail(&self) -> Option<BlockHash> {
         let partial = self.partial.get(..self.filled).unwrap_or(&[]);
         match (self.bytes, partial.is_empty()) {
@@ -128,6 +131,7 @@ impl Blocks {
 }
 
 /// The hash of a block behind what came before it.
+#[inline]
 fn chained(block: &[u8], previous: u64) -> u64 {
     BlockHash(digest(block)).under(previous).0
 }

@@ -52,16 +52,19 @@ impl<const N: usize> Default for Short<N> {
 
 impl<const N: usize> Short<N> {
     /// Forgets them.
+    #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
     /// How many more fit.
+    #[inline]
     pub fn room(&self) -> usize {
         N - self.len
     }
 
     /// The bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&[])
     }
@@ -77,6 +80,7 @@ impl<const N: usize> Short<N> {
     }
 
     /// Appends bytes; what does not fit is cut.
+    #[inline]
     pub fn push(&mut self, more: &[u8]) {
         let fits = more.len().min(self.room());
         copy(self.bytes.get_mut(self.len..).unwrap_or(&mut []), more);

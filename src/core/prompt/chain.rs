@@ -66,6 +66,7 @@ impl Section {
     }
 
     /// Begins anew, with nothing in it.
+    #[inline]
     pub(super) fn clear(&mut self) {
         self.blocks.clear();
         self.text_bytes = 0;
@@ -102,6 +103,12 @@ impl Section {
     /// Something that is no text is as much work as `bytes` of it.
     pub(super) fn weigh(&mut self, bytes: u64) {
         self.other_bytes += bytes;
+    }
+
+    /// Whether there are ends of blocks that no chain has taken.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        self.taken < self.marks.len()
     }
 
     /// Bytes so far.
@@ -180,14 +187,7 @@ impl Chain {
     }
 
     /// Takes what the open section, which stands here under `head`, has come to.
-    #[inline]
     pub(super) fn take(&mut self, section: &mut Section, head: u64) {
-        if section.taken < section.marks.len() {
-            self.take_marks(section, head);
-        }
-    }
-
-    fn take_marks(&mut self, section: &mut Section, head: u64) {
         for mark in section.marks.iter().skip(section.taken) {
             let hash = mark.hash.under(head).under(self.digest);
             self.reach(self.bytes + mark.bytes, hash);
@@ -203,10 +203,13 @@ impl Chain {
     }
 
     /// The section has ended, with a digest of what belongs to it and stands behind its text.
+    #[inline]
     pub(super) fn close(&mut self, section: &mut Section, head: u64, behind: u64) {
-        self.take(section, head);
+        if section.has_news() {
+            self.take(section, head);
+        }
         let text = section.blocks.tail().unwrap_or(BlockHash(0));
-        let hash = text.under(head).under(CLOSED.wrapping_add(behind)).under(self.digest);
+        let hash = text.under(head ^ CLOSED.wrapping_add(behind)).under(self.digest);
         // 0 is an empty chain's.
         self.digest = hash.0.max(1);
         self.bytes += section.bytes();
@@ -239,6 +242,7 @@ impl Chain {
         }
     }
 
+    #[inline]
     fn reach(&mut self, bytes: u64, hash: BlockHash) {
         if bytes >= self.target && bytes <= self.max_bytes {
             self.target = deeper(bytes / self.block_bytes) * self.block_bytes;

@@ -14,7 +14,7 @@ use super::leave_out::Gathered;
 use super::value::{Digest, Value};
 use super::{Api, Part, View};
 use crate::core::blocks::{digest, BlockHash};
-use crate::core::bytes::Short;
+use crate::core::bytes::{copy, Short};
 use crate::core::config::{self, ToolsPlace};
 
 /// Framing bytes of tools. 0xF8 to 0xFF occur in no UTF-8 text, so that no text can look like framing.
@@ -417,6 +417,7 @@ impl Fields {
     }
 
     /// What an opened container is, and what stands in it.
+    #[inline]
     fn enter(&self, container: Container) -> Place {
         match (self.next, container) {
             (Place::Root, Container::Object) => Place::Root,
@@ -434,6 +435,7 @@ impl Fields {
     }
 
     /// What the next value in the innermost container is, when no key has said so.
+    #[inline]
     fn element_place(&self) -> Place {
         match self.places.last() {
             None => Place::Root,
@@ -446,6 +448,7 @@ impl Fields {
         }
     }
 
+    #[inline]
     fn begin_message(&mut self) {
         self.section.clear();
         self.message = Message { is_open: true, ..Message::default() };
@@ -475,23 +478,27 @@ impl Fields {
 
     /// The role is known: what has come of the content has its place. Not so an answer's: how it was thought out is
     /// rendered before it and may stand behind it in the body.
+    #[inline]
     fn end_role(&mut self) {
         self.open = if self.is_answer() { Open::Withheld } else { self.place_of_message() };
         self.tell();
     }
 
+    #[inline]
     fn is_answer(&self) -> bool {
         matches!(self.message.role.bytes(), b"assistant" | b"")
     }
 
+    #[inline]
     fn place_of_message(&self) -> Open {
         self.place_of(self.message.role.bytes())
     }
 
     /// Only the first message can be the instructions: tools are rendered next to it, and before a second one.
+    #[inline]
     fn place_of(&self, role: &[u8]) -> Open {
-        let is_system = matches!(role, b"system" | b"developer");
-        if is_system && self.leads_with_system() && self.system.is_empty() && self.text.is_empty() {
+        let may_lead = self.text.is_empty() && self.system.is_empty() && self.leads_with_system();
+        if may_lead && matches!(role, b"system" | b"developer") {
             Open::System
         } else {
             Open::Text
@@ -499,11 +506,16 @@ impl Fields {
     }
 
     /// What stands before the content.
+    #[inline]
     fn head(&self) -> u64 {
-        let before = if self.is_answer() { self.message.before } else { 0 };
+        let before = match self.message.before {
+            before if before != 0 && self.is_answer() => before,
+            _ => 0,
+        };
         head_of(self.message.role.bytes(), before)
     }
 
+    #[inline]
     fn end_message(&mut self) {
         if !self.message.has_role {
             self.take_back_content();
@@ -515,8 +527,10 @@ impl Fields {
         }
         self.section.weigh(FRAME_BYTES + self.message.bytes);
         let head = self.head();
-        let behind = if self.is_answer() { 0 } else { self.message.before };
-        let behind = self.message.behind.wrapping_add(behind);
+        let mut behind = self.message.behind;
+        if self.message.before != 0 && !self.is_answer() {
+            behind = behind.wrapping_add(self.message.before);
+        }
         let chain = if self.open == Open::System { &mut self.system } else { &mut self.text };
         chain.close(&mut self.section, head, behind);
         self.message.is_open = false;
@@ -540,6 +554,7 @@ impl Fields {
         self.generation += u64::from(told);
     }
 
+    #[inline]
     fn begin_content(&mut self) {
         let is_again = matches!(self.places.last(), Some(Place::Message)) && self.message.has_content;
         if is_again {
@@ -548,12 +563,10 @@ impl Fields {
             self.message.joined = false;
         }
         self.message.has_content = true;
-        if self.message.role.bytes().is_empty() {
-            self.assume_role();
-        }
     }
 
     /// A text of the prompt begins. One at the head of its part is gathered, if something may be left out of it.
+    #[inline]
     fn begin_prompt_text(&mut self) {
         let ended = if self.is_inside_system() { 0 } else { self.text.bytes() } + self.system.bytes();
         self.message.begins = !self.gathered.begin(ended + self.section.bytes());
@@ -564,12 +577,14 @@ impl Fields {
     }
 
     /// Engines join the parts of a message that have text by a line end; Anthropic's instructions by nothing.
+    #[inline]
     fn join(&mut self) {
         if std::mem::replace(&mut self.message.joined, true) && !self.is_inside_system() {
             self.section.push(b"\n");
         }
     }
 
+    #[inline]
     fn prompt_text(&mut self, piece: &[u8]) {
         if !self.gathered.is_at_work() {
             if std::mem::take(&mut self.message.begins) {
@@ -604,6 +619,15 @@ impl Fields {
     /// Tells the chain in which the open section stands how far it has come.
     #[inline]
     fn tell(&mut self) {
+        if self.section.has_news() {
+            self.tell_news();
+        }
+    }
+
+    fn tell_news(&mut self) {
+        if self.message.is_open && !self.message.has_role && self.message.role.bytes().is_empty() {
+            self.assume_role();
+        }
         match self.open {
             Open::Withheld => {}
             Open::Tools => self.tools.take(&mut self.section, 0),
@@ -702,7 +726,7 @@ impl Fields {
                 self.section.push(raw);
             }
         }
-        self.text.take(&mut self.section, 0);
+        self.tell();
     }
 }
 
@@ -771,10 +795,13 @@ impl Sink for Fields {
         };
     }
 
+    #[inline]
     fn text_begin(&mut self) {
         match self.next {
             Place::Role => {
-                self.take_back_content();
+                if self.open != Open::Withheld {
+                    self.take_back_content();
+                }
                 self.message.role.clear();
                 self.message.has_role = true;
                 self.open = Open::Withheld;
@@ -806,6 +833,7 @@ impl Sink for Fields {
         }
     }
 
+    #[inline]
     fn text(&mut self, piece: &[u8]) {
         match self.next {
             Place::Role => self.message.role.push(piece),
@@ -821,6 +849,7 @@ impl Sink for Fields {
         }
     }
 
+    #[inline]
     fn text_end(&mut self) {
         match self.next {
             Place::Role => self.end_role(),
@@ -870,9 +899,14 @@ impl Sink for Fields {
     }
 }
 
-/// What stands before the content of a message.
+/// What stands before the content of a message. A role mostly fits into two words, and is then their hash.
+#[inline]
 fn head_of(role: &[u8], before: u64) -> u64 {
-    BlockHash(digest(role)).under(before).0
+    let mut words = [0; 16];
+    let Some(fits) = words.get_mut(..role.len()) else { return BlockHash(digest(role)).under(before).0 };
+    copy(fits, role);
+    let (first, second) = (u128::from_le_bytes(words) as u64, (u128::from_le_bytes(words) >> 64) as u64);
+    BlockHash(first ^ role.len() as u64).under(second ^ before).0
 }
 
 /// The value of decimal digits, if they are a token id.

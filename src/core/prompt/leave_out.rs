@@ -28,6 +28,7 @@ impl Gathered {
     }
 
     /// A text begins, so many bytes into its part. Answers whether it is gathered.
+    #[inline]
     pub(super) fn begin(&mut self, depth: u64) -> bool {
         self.skipping = false;
         self.gathering = !self.patterns.is_empty() && depth < HEAD as u64;
@@ -35,6 +36,7 @@ impl Gathered {
     }
 
     /// Whether the pieces of this text must come through here.
+    #[inline]
     pub(super) fn is_at_work(&self) -> bool {
         self.gathering || self.skipping
     }
@@ -58,6 +60,7 @@ impl Gathered {
     }
 
     /// The text or its head has ended. Answers whether it was being gathered, and is to be taken.
+    #[inline]
     pub(super) fn end(&mut self) -> bool {
         if !std::mem::take(&mut self.gathering) {
             return false;

@@ -180,11 +180,11 @@ impl Scanner {
             _ => None,
         }
     }
-
+    #[inline]
     fn expect(&mut self, met: bool, next: State) {
         self.state = if met { next } else { State::Broken(Broken::Syntax) };
     }
-
+    #[inline]
     fn value<'a>(&mut self, byte: u8, rest: &'a [u8], after: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         match byte {
             b'"' => {
@@ -206,7 +206,7 @@ impl Scanner {
             }
         }
     }
-
+    #[inline]
     fn begin<'a>(&mut self, container: Container, after: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         if self.depth == MAX_DEPTH {
             self.state = State::Broken(Broken::TooDeep);
@@ -221,7 +221,7 @@ impl Scanner {
         sink.open(container);
         after
     }
-
+    #[inline]
     fn end<'a>(&mut self, container: Container, after: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         if !self.is_inside(container) {
             self.state = State::Broken(Broken::Syntax);
@@ -233,11 +233,11 @@ impl Scanner {
         self.after_value();
         after
     }
-
+    #[inline]
     fn is_inside(&self, container: Container) -> bool {
         self.depth > 0 && self.inside() == container
     }
-
+    #[inline]
     fn inside(&self) -> Container {
         if self.containers & 1 == 1 {
             Container::Object
@@ -245,11 +245,11 @@ impl Scanner {
             Container::Array
         }
     }
-
+    #[inline]
     fn after_value(&mut self) {
         self.state = if self.depth == 0 { State::Done } else { State::CommaOrEnd };
     }
-
+    #[inline]
     fn separator<'a>(&mut self, byte: u8, after: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         match byte {
             b',' => {
@@ -297,7 +297,7 @@ impl Scanner {
         }
     }
 }
-
+#[inline]
 fn is_scalar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }

@@ -1,6 +1,7 @@
 //! Where does plain text end? The loop that most bytes of most bodies go through.
 
 /// How many bytes come before the first quote or backslash.
+#[inline]
 pub fn plain_run(bytes: &[u8]) -> usize {
     let mut skipped = 0;
     for lane in bytes.chunks_exact(LANE) {
@@ -18,6 +19,7 @@ const LANE: usize = 16;
 
 /// Where the first quote or backslash of sixteen bytes is.
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+#[inline]
 fn first_special(lane: &[u8]) -> Option<usize> {
     use core::arch::wasm32::{i8x16_bitmask, u64x2, u8x16_eq, u8x16_splat, v128_or};
     let (low, high) = lane.split_at(LANE / 2);

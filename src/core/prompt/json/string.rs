@@ -49,6 +49,7 @@ impl Scanner {
     }
 
     /// The closing quote, behind a last run of text.
+    #[inline]
     fn end_of_string(&mut self, run: &[u8], sink: &mut impl Sink) {
         if self.in_key {
             if self.key.bytes().is_empty() {
@@ -83,7 +84,7 @@ impl Scanner {
             None => self.state = State::Broken(Broken::Syntax),
         }
     }
-
+    #[inline]
     pub(super) fn hex(&mut self, byte: u8, digits: u8, value: u16, sink: &mut impl Sink) {
         let Some(digit) = (byte as char).to_digit(16) else {
             self.state = State::Broken(Broken::Syntax);
@@ -97,7 +98,7 @@ impl Scanner {
         self.state = State::Text;
         self.code_unit(value, sink);
     }
-
+    #[inline]
     fn code_unit(&mut self, unit: u16, sink: &mut impl Sink) {
         if let (Some(high), 0xDC00..=0xDFFF) = (self.high, unit) {
             self.high = None;
@@ -117,6 +118,7 @@ impl Scanner {
 
     /// A high surrogate whose low half did not come is text of its own, so that two prompts that
     /// differ in it differ.
+    #[inline]
     fn lone_surrogate(&mut self, sink: &mut impl Sink) {
         if let Some(high) = self.high.take() {
             let (utf8, len) = utf8_unit(high);
@@ -139,7 +141,7 @@ impl Scanner {
         }
         self.emit(rest.get(..len).unwrap_or(rest), sink);
     }
-
+    #[inline]
     fn emit(&mut self, text: &[u8], sink: &mut impl Sink) {
         if text.is_empty() {
         } else if self.in_key {
@@ -155,7 +157,7 @@ impl Scanner {
             }
         }
     }
-
+    #[inline]
     pub(super) fn flush(&mut self, sink: &mut impl Sink) {
         if !self.gathered.bytes().is_empty() {
             sink.text(self.gathered.bytes());
@@ -165,6 +167,7 @@ impl Scanner {
 }
 
 /// What a backslash and this character stand for; not `u`, which takes four more.
+#[inline]
 fn simple_escape(byte: u8) -> Option<u8> {
     match byte {
         b'n' => Some(b'\n'),
@@ -179,6 +182,7 @@ fn simple_escape(byte: u8) -> Option<u8> {
 
 /// UTF-8 of a character of one code unit, with room behind it. Half a surrogate pair gets the three bytes that
 /// it would have, were it allowed to.
+#[inline]
 fn utf8_unit(unit: u16) -> ([u8; WIDE], usize) {
     let mut utf8 = [0; WIDE];
     let low = 0x80 | (unit & 0x3F) as u8;
@@ -193,6 +197,7 @@ fn utf8_unit(unit: u16) -> ([u8; WIDE], usize) {
 }
 
 /// The value of four hexadecimal digits.
+#[inline]
 fn hex4(digits: [u8; 4]) -> Option<u16> {
     let [a, b, c, d] = digits.map(hex);
     let value = a << 12 | b << 8 | c << 4 | d;
