@@ -1,7 +1,11 @@
 //! What always holds, of bytes that proptest makes: any, words that the reader knows in any order, and captured ones that
 //! were damaged. `tests/fuzz` looks for more, where there is a nightly toolchain.
 
-use super::properties::{clusters, configuration, exposition, journal, orca, peers, prompt, scanner, usage};
+use super::properties::{
+    clusters, configuration, exposition, journal, memory, orca, peers, prompt, scanner, usage,
+};
+use super::support::settings;
+use kvroute::core::prompt::{Api, Outline, Prompt};
 use proptest::prelude::*;
 
 /// What JSON is made of.
@@ -276,5 +280,59 @@ proptest! {
         r#"{"usage":{"prompt_tokens":12,"prompt_tokens_details":{"cached_tokens":8}}}"#,
     ])) {
         usage::holds(&bytes);
+    }
+}
+
+/// Peak heap of reading a body that is `head`, and then `piece` so many times.
+fn heap(api: Api, head: &str, piece: &str, times: usize) -> usize {
+    let (prompt, heap) = memory::most(|| {
+        let mut prompt = Prompt::new(api, &settings());
+        prompt.feed(head.as_bytes());
+        (0..times).for_each(|_| prompt.feed(piece.as_bytes()));
+        prompt.finish();
+        prompt
+    });
+    assert!(!prompt.is_broken(), "{head}");
+    assert!(prompt.view(true).depth() < 128 && prompt.view(false).depth() < 128);
+    heap
+}
+
+#[test]
+fn a_body_of_200_mb_takes_no_more_memory_than_a_small_one() {
+    const MB: usize = 1 << 20;
+    let plain = "words of a text without end, ".repeat(MB / 29);
+    let text = r#"{"messages":[{"role":"user","content":""#;
+    assert_eq!(heap(Api::Chat, text, &plain, 200), heap(Api::Chat, text, &plain, 2));
+    let image = r#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:"#;
+    assert!(heap(Api::Chat, image, &"iVBORw0KGgo=".repeat(MB / 12), 200) < 8 << 10);
+}
+
+#[test]
+fn a_million_of_anything_takes_no_more_memory_than_a_few() {
+    let repeated: [(Api, &str, &str); 11] = [
+        (Api::Chat, r#"{"messages":["#, r#"{"content":"x","role":"user"},"#),
+        (Api::Chat, r#"{"messages":["#, r#"{"role":"assistant","tool_calls":[{"id":"1"}],"name":"n"},"#),
+        (Api::Chat, r#"{"messages":[{"role":"user","content":["#, r#"{"type":"text","text":"a"},"#),
+        (
+            Api::Chat,
+            r#"{"messages":[{"role":"user","content":["#,
+            r#"{"type":"image_url","image_url":"a","uuid":"u"},"#,
+        ),
+        (Api::Chat, r#"{"messages":[{"#, r#""content":"again and again","role":"user","role":"system","#),
+        (Api::Chat, r#"{"tools":["#, r#"{"name":"f","parameters":{"a":[1,{}]}},"#),
+        (Api::Chat, r#"{"chat_template_kwargs":{"#, r#""a\u0041":"b","#),
+        (Api::Chat, "{", r#""cache_salt":"s","model":"m","documents":[1],"unknown":{"a":[]},"#),
+        (Api::Completions, r#"{"prompt":["#, r#"17,4711,"#),
+        (Api::Completions, r#"{"prompt":["#, r#"[17],"text","#),
+        (
+            Api::Messages,
+            "{",
+            r#""system":"twice","messages":[{"role":"user","content":[{"type":"tool_result","content":["x"]}]}],"#,
+        ),
+    ];
+    for (api, head, piece) in repeated {
+        let pieces = piece.repeat(1_000);
+        let million = heap(api, head, &pieces, 1_000);
+        assert!(million < 24 << 10, "{million} bytes for a million of {piece}");
     }
 }
