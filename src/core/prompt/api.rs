@@ -36,9 +36,7 @@ impl Api {
             Api::Invocations => "invocations",
         }
     }
-}
 
-impl Api {
     /// Ends of the paths whose bodies have this shape.
     pub fn paths(self) -> impl Iterator<Item = &'static str> {
         PATHS.iter().filter(move |(_, api)| *api == Ok(self)).map(|(path, _)| *path)

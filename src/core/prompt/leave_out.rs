@@ -7,8 +7,8 @@
 use crate::core::config::Pattern;
 use std::rc::Rc;
 
-/// Bytes of each part's head that are searched.
-pub(super) const HEAD: usize = 4 << 10;
+/// Bytes of the prompt's head that are searched; of instructions that are a key of their own, as many.
+const HEAD: usize = 4 << 10;
 
 /// A text that is being gathered, because it may hold what is to be left out.
 #[derive(Debug)]

@@ -9,7 +9,11 @@
 //! | --- | --- |
 //! | is there a prompt in this request? | `api` |
 //! | which keys matter, and as what? | [`keys`] |
-//! | which strings are prompt? | `fields` |
+//! | which strings are prompt, and who gets them? | `fields` |
+//! | what sets whole prompts apart, and names the conversation? | `identity` |
+//! | where does this text stand? | `sections` |
+//! | what of a message is not its text? | `message` |
+//! | in which order do the parts stand, and which are known? | `parts` |
 //! | what is left out? | `leave_out` |
 //! | how deep, and what identity there? | `chain` |
 //! | are two values the same? | `value` |
@@ -27,9 +31,13 @@
 mod api;
 mod chain;
 mod fields;
+mod identity;
 pub mod json;
 pub mod keys;
 mod leave_out;
+mod message;
+mod parts;
+mod sections;
 mod value;
 
 pub use api::{classify, paths_without_reuse, response_in_path, Api, Method};
@@ -181,15 +189,15 @@ impl Outline for Prompt {
     }
 
     fn is_token_ids(&self) -> bool {
-        self.fields.is_token_ids()
+        self.fields.identity().is_token_ids()
     }
 
     fn model(&self) -> u64 {
-        self.fields.model()
+        self.fields.identity().model()
     }
 
     fn previous_response(&self) -> Option<u64> {
-        self.fields.previous_response()
+        self.fields.identity().previous_response()
     }
 }
 
@@ -228,7 +236,7 @@ impl Prompt {
 
     /// A digest of what names the conversation beside its prompt.
     pub fn session(&self) -> Option<u64> {
-        self.fields.session()
+        self.fields.identity().session()
     }
 
     /// Whether nothing more can be learned: the document has ended or broken off.

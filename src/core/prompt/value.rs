@@ -37,13 +37,29 @@ struct Level {
     key: u64,
 }
 
-/// What a value came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a value came to, or several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Digest {
     /// Its identity; 0 for a value that is as good as absent.
     pub digest: u64,
     /// Bytes of its keys, strings and numbers.
     pub bytes: u64,
+}
+
+impl Digest {
+    /// This value under its key, as one of several that are summed up: what is as good as absent adds nothing.
+    pub(super) fn under(self, key: u64) -> Self {
+        if self.digest == NOTHING {
+            return Self::default();
+        }
+        Self { digest: BlockHash(self.digest).under(key).0, bytes: self.bytes }
+    }
+
+    /// One more value; in whatever order they come, their sum is the same.
+    pub(super) fn add(&mut self, more: Self) {
+        self.digest = self.digest.wrapping_add(more.digest);
+        self.bytes += more.bytes;
+    }
 }
 
 impl Value {
