@@ -6,8 +6,8 @@
 //! # Who makes room
 //!
 //! In a full set a newcomer takes the place of the entry untouched the longest, but entries that were met
-//! again, by a second prompt, outlive a few newcomers: [`LIVES`] for each time they were met, up to
-//! [`MOST_LIVES`]. Each newcomer takes a life off every entry of its set. So prompts that never come again push out
+//! again, by a second prompt, outlive a few newcomers: `LIVES` for each time they were met, up to
+//! `MOST_LIVES`. Each newcomer takes a life off every entry of its set. So prompts that never come again push out
 //! each other, not the prefixes that are used now and then; and prefixes that were popular once make room for what is
 //! used now.
 //!
