@@ -177,6 +177,11 @@ impl Walk {
         self.passed
     }
 
+    /// Whether it goes along this view of the prompt.
+    pub fn is_along(&self, view: u64) -> bool {
+        view == self.view
+    }
+
     /// All positions up to `passed` have been stepped on.
     pub fn reached(&mut self, passed: usize) {
         self.passed = passed;
@@ -289,7 +294,11 @@ impl Spread {
     fn weight(self, host: &Host) -> f64 {
         let share = (host.cold_lately() as f64 + Self::HEAD_START).max(1.0) / self.mean.max(1.0);
         // From 1 on at the edge of the tolerance: a jump there would move homes that agree everywhere else.
-        let beyond = share / share.max(1.0 - Self::TOLERANCE).min(1.0 + Self::TOLERANCE);
+        let beyond = match share {
+            share if share < 1.0 - Self::TOLERANCE => share / (1.0 - Self::TOLERANCE),
+            share if share > 1.0 + Self::TOLERANCE => share / (1.0 + Self::TOLERANCE),
+            _ => 1.0,
+        };
         beyond.powi(-14)
     }
 }

@@ -158,6 +158,15 @@ impl Router {
         self.fleet.settle_cold();
     }
 
+    /// Goes on along what has been read since the prompt was decided. Where it has turned out to stand elsewhere the walk
+    /// begins anew, but not over what was `remembered` of this prompt itself.
+    pub fn advance_further(&self, walk: &mut Walk, prompt: &impl Outline, remembered: &Remembered) {
+        let view = prompt.view(false).id;
+        if walk.is_along(view) || remembered.view != view {
+            self.advance(walk, prompt, false);
+        }
+    }
+
     /// Goes on along the prompt's positions. `whole` says that all parts of the prompt have been read.
     pub fn advance(&self, walk: &mut Walk, prompt: &impl Outline, whole: bool) {
         let view = prompt.view(whole);

@@ -403,7 +403,7 @@ impl Filter {
     fn correct(&mut self) {
         let Some(reading) = self.reading.as_mut().filter(|reading| !reading.walked_whole) else { return };
         let mut worker = self.worker.borrow_mut();
-        worker.router.advance(&mut reading.walk, &reading.prompt, false);
+        worker.router.advance_further(&mut reading.walk, &reading.prompt, &reading.remembered);
         let change = worker.router.correct(self.stream, &reading.walk, &reading.prompt);
         worker.apply(change);
     }

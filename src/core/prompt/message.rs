@@ -24,10 +24,11 @@ pub(super) const ROLES: [&[u8]; 5] = [b"system", b"user", b"developer", b"tool",
 pub(super) struct Message {
     /// Whether there is one.
     pub is_open: bool,
-    /// The role, or the one that is assumed until it comes.
     role: Short<ROLE>,
-    /// Whether it has come.
+    /// Whether it has come, or begun to.
     pub has_role: bool,
+    /// The role that is assumed until it has come.
+    pub assumed: Option<&'static [u8]>,
     /// What stands before and behind the content.
     before: Digest,
     behind: Digest,
@@ -44,9 +45,14 @@ impl Message {
         Self { is_open: true, ..Self::default() }
     }
 
+    /// The role, or the one that is assumed; empty if there is neither.
     #[inline]
     pub(super) fn role(&self) -> &[u8] {
-        self.role.bytes()
+        if self.has_role {
+            self.role.bytes()
+        } else {
+            self.assumed.unwrap_or(b"")
+        }
     }
 
     /// The next bytes of the role.

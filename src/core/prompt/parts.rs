@@ -73,19 +73,27 @@ impl Parts {
         let live = Early { seed, tools: true, system: true };
         let known = self.early.filter(|_| !whole).unwrap_or(live);
         let (mut seed, mut before) = (known.seed, 0);
+        let mut heads = 0;
+        // What stands behind a first message that is still being read is not known yet.
+        let mut is_hidden = false;
         let parts = self.order.map(|which| {
             let chain = self.of(which);
-            let mut part = Part { seed, before, positions: chain.positions(), assumed: chain.assumed() };
-            if !known.has(which) {
-                part = Part::new(seed, &[]);
-            } else if !chain.is_empty() {
+            if is_hidden || !known.has(which) {
+                return Part::new(seed, &[]);
+            }
+            let part = Part { seed, before, positions: chain.positions(), assumed: chain.assumed() };
+            if !chain.is_empty() {
                 seed = BlockHash(seed).under(chain.digest()).0;
                 before += chain.bytes();
             }
+            is_hidden = which == Which::System && !whole && self.is_first_being_read();
+            // The first message is there in every view.
+            if which == Which::Tools || which == Which::System && !self.leads_with_system {
+                heads = heads << 1 | u64::from(!chain.is_empty() || !chain.positions().is_empty());
+            }
             part
         });
-        let [_, _, text] = &parts;
-        View { id: BlockHash(text.seed).under(self.generation).0, parts }
+        View { id: BlockHash(known.seed).under(heads).under(self.generation).0, parts }
     }
 
     /// Whether text has begun: what is known early is settled then.
@@ -139,6 +147,11 @@ impl Parts {
     #[inline]
     pub(super) fn may_lead(&self) -> bool {
         self.leads_with_system && self.text.is_empty() && self.system.is_empty()
+    }
+
+    /// Whether the first message has not ended, and may be the instructions.
+    fn is_first_being_read(&self) -> bool {
+        self.may_lead() && self.text.positions().is_empty()
     }
 
     /// The body has ended; the engine adds `ending` behind the prompt.

@@ -141,13 +141,15 @@ impl Sections {
         self.open = Some(which);
     }
 
-    /// What was told under a role that was assumed, or came before, may not be so.
+    /// The role begins. One that came before does not count.
     #[inline]
     pub(super) fn begin_role(&mut self) {
-        self.take_back_content();
+        if self.message.assumed.is_none() {
+            self.take_back_content(false);
+            self.open = None;
+        }
         self.message.clear_role();
         self.message.has_role = true;
-        self.open = None;
     }
 
     #[inline]
@@ -159,6 +161,12 @@ impl Sections {
     /// rendered before it and may stand behind it in the body.
     #[inline]
     pub(super) fn end_role(&mut self) {
+        if let Some(assumed) = self.message.assumed.take() {
+            if self.message.role() == assumed {
+                return;
+            }
+            self.take_back_content(true);
+        }
         self.open =
             if self.message.is_answer() { None } else { Some(self.parts.of_role(self.message.role())) };
         self.tell();
@@ -167,7 +175,7 @@ impl Sections {
     /// Content comes before its role, as clients write that sort their keys. A long one must not wait: a role is
     /// assumed, and what was told under it is taken back if it is another.
     fn assume_role(&mut self) {
-        self.message.push_role(if self.parts.may_lead() { b"system" } else { b"user" });
+        self.message.assumed = Some(if self.parts.may_lead() { b"system" } else { b"user" });
         self.open = Some(self.parts.of_role(self.message.role()));
     }
 
@@ -175,16 +183,17 @@ impl Sections {
     #[inline]
     pub(super) fn begin_content(&mut self) {
         if self.section.bytes() > 0 {
-            self.take_back_content();
+            self.take_back_content(false);
             self.section.clear();
             self.message.is_joined = false;
         }
     }
 
-    /// What has been told of the message's content was not so.
-    fn take_back_content(&mut self) {
+    /// What has been told of the message's content was not so: it stands elsewhere than was `assumed`, or does not
+    /// count.
+    fn take_back_content(&mut self, assumed: bool) {
         if let Some(which) = self.open {
-            self.parts.take_back_section(which, &mut self.section, !self.message.has_role);
+            self.parts.take_back_section(which, &mut self.section, assumed);
         }
     }
 
@@ -213,9 +222,8 @@ impl Sections {
 
     #[inline]
     pub(super) fn end_message(&mut self) {
-        if !self.message.has_role {
-            self.take_back_content();
-            self.message.clear_role();
+        if self.message.assumed.take().is_some() {
+            self.take_back_content(true);
             self.open = None;
         }
         if self.open.is_none() {
@@ -371,7 +379,7 @@ impl Sections {
     }
 
     fn tell_news(&mut self) {
-        if self.message.is_open && !self.message.has_role && self.message.role().is_empty() {
+        if self.message.is_open && !self.message.has_role && self.message.assumed.is_none() {
             self.assume_role();
         }
         if let Some(which) = self.open {

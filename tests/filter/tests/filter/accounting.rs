@@ -1,6 +1,7 @@
 //! What a request holds of a host it gives back, whichever way it ends.
 
 use fake_proxy::Stream;
+use serde_json::json;
 
 use crate::gateway::{
     begin_response, chat_body, chat_headers, destination, destinations, host, serve, text, Gateway,
@@ -200,4 +201,26 @@ fn requests_in_flight_for_long_are_not_taken_for_a_leak() {
     streams.iter().for_each(crate::gateway::serve);
     gateway.run(60_000);
     assert_eq!(gateway.in_flight(), []);
+}
+
+#[test]
+fn a_prompt_that_was_decided_inside_its_instructions_has_all_of_them_in_the_books() {
+    // The decision falls at 4 KiB of the body, before the message ends; its own blocks are no cache hit.
+    for order in [["role", "content"], ["content", "role"]] {
+        let mut gateway = Gateway::new(4);
+        gateway.run(1000);
+        let message = |role: &str, content: &str| {
+            let field =
+                |key: &str| format!("\"{key}\":{}", json!(if key == "role" { role } else { content }));
+            format!("{{{},{}}}", field(order[0]), field(order[1]))
+        };
+        let (system, user) = (message("system", &text(7, 4_500)), message("user", "And now?"));
+        let body = format!(r#"{{"messages":[{system},{user}],"model":"m","stream":true}}"#);
+        let stream = gateway.worker().request(chat_headers(body.len()), false);
+        stream.body(body.as_bytes(), true);
+        let slot = (0..4).find(|n| host(*n) == destination(&stream)).expect("a host");
+        let booked = gateway.prefill_in_flight(slot);
+        assert!((1_100..1_200).contains(&booked), "{order:?}: {booked} tokens for 4,500 bytes");
+        stream.finish();
+    }
 }
