@@ -39,10 +39,17 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A message of which nothing is known.
+    /// Begins another, of which nothing is known.
     #[inline]
-    pub(super) fn open() -> Self {
-        Self { is_open: true, ..Self::default() }
+    pub(super) fn begin(&mut self) {
+        self.is_open = true;
+        self.role.clear();
+        self.has_role = false;
+        self.assumed = None;
+        self.before = Digest::default();
+        self.behind = Digest::default();
+        self.is_joined = false;
+        self.text_begins = false;
     }
 
     /// The role, or the one that is assumed; empty if there is neither.

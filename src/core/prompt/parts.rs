@@ -137,9 +137,10 @@ impl Parts {
     /// Where a message of this role stands.
     #[inline]
     pub(super) fn of_role(&self, role: &[u8]) -> Which {
-        match role {
-            b"system" | b"developer" if self.may_lead() => Which::System,
-            _ => Which::Text,
+        if self.may_lead() && matches!(role, b"system" | b"developer") {
+            Which::System
+        } else {
+            Which::Text
         }
     }
 

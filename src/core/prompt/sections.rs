@@ -118,8 +118,10 @@ impl Sections {
 impl Sections {
     #[inline]
     pub(super) fn begin_message(&mut self) {
-        self.section.clear();
-        self.message = Message::open();
+        if self.section.bytes() > 0 {
+            self.section.clear();
+        }
+        self.message.begin();
         self.open = None;
     }
 

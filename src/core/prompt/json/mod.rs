@@ -184,7 +184,7 @@ impl Scanner {
     fn expect(&mut self, met: bool, next: State) {
         self.state = if met { next } else { State::Broken(Broken::Syntax) };
     }
-    #[inline]
+    #[inline(always)]
     fn value<'a>(&mut self, byte: u8, rest: &'a [u8], after: &'a [u8], sink: &mut impl Sink) -> &'a [u8] {
         match byte {
             b'"' => {
