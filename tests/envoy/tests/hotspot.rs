@@ -1,9 +1,8 @@
 //! A prefix that is more popular than one host can bear: it spreads, and comes back together.
 
-use fleet::{EngineOptions, Fleet};
+use fleet::EngineOptions;
 use gateway::chat::Chat;
 use gateway::envoy::Options;
-use gateway::policy::Policy;
 use gateway::testbed::{polled, Testbed};
 use gateway::workload::plan::{Plan, Shape};
 use gateway::workload::replay::Replay;
@@ -45,24 +44,15 @@ async fn replay(plan: &Arc<Plan>, address: SocketAddr) -> Summary {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_popular_prefix_spreads_under_load_and_contracts_after_it() {
-    let control = Fleet::start(4, engine()).await.unwrap();
-    let testbed = Testbed::start_with(4, engine(), Options::default(), |config, _| {
-        config.with_policy(Policy::RoundRobin, &control.addresses())
-    })
-    .await
-    .unwrap();
+    let testbed = Testbed::start(4, engine(), Options::default()).await.unwrap();
     let plan = Arc::new(Plan::new(&shape()));
-    let balanced = replay(&plan, testbed.envoy.listener(Policy::RoundRobin.name()).await.unwrap()).await;
     let routed = replay(&plan, testbed.address).await;
-    assert_eq!(balanced.failures, []);
     assert_eq!(routed.failures, []);
 
-    // Three engines are the fewest that bear the load, and each takes a real share of it.
+    // Three engines are the fewest that bear the load: each takes a real share of it, and none more than it can serve.
     let shares = routed.per_engine.values().filter(|count| **count * 10 >= routed.requests).count();
-    assert!(shares >= 3, "{:?}", routed.per_engine);
-    // Balancing evenly is the best there is for such a load: all prompts are alike, and every host soon has them.
-    let (p99, best) = (routed.ttft.at(0.99), balanced.ttft.at(0.99));
-    assert!(p99 <= best.mul_f64(1.5), "p99 of the first token: {p99:?}, balanced {best:?}");
+    let most = routed.per_engine.values().max().copied().unwrap_or(0);
+    assert!(shares >= 3 && most * 5 <= routed.requests * 2, "{:?}", routed.per_engine);
 
     testbed.released().await.unwrap();
     // The engines say that the load is gone, and the filter has asked them.
