@@ -14,7 +14,7 @@
 //! weighs the match against [`core::load`] and names the hosts.
 
 // A panic in wasm cuts every stream on that Envoy worker: nothing here may panic, and what could is an Option or a
-// Result. The SDK's own calls to Envoy panic: clippy.toml names them.
+// Result. The SDK's own calls to Envoy panic: .clippy.toml names them.
 #![cfg_attr(
     not(test),
     deny(

@@ -20,7 +20,7 @@
 //!
 //! The SDK's functions panic on a status they do not expect, and a panic in wasm cuts every stream on
 //! that worker. `host` declares the same imports with plain status codes and answers `Result`s; nothing outside it
-//! talks to Envoy, and `clippy.toml` keeps it so. A call that is refused is counted, and the caller goes on without.
+//! talks to Envoy, and `.clippy.toml` keeps it so. A call that is refused is counted, and the caller goes on without.
 
 mod control;
 mod decided;
