@@ -344,7 +344,7 @@ impl Situation<'_> {
     pub fn route(&self, ask: &Ask) -> Decision {
         let per_token = ask.bytes_per_token.max(0.5);
         let total = ask.bytes as f64 / per_token;
-        let home = self.home(ask.walk.anchor).filter(|_| self.foreign_share > 0.0);
+        let home = self.home(ask.walk.anchor.filter(|_| self.foreign_share > 0.0));
         let untold = self.untold_home(ask.walk);
         let loading = Loading::of(ask.model, self.eligible(), self.freshness, self.routing.adapter_load_ms);
         let mut candidates: Vec<Candidate> = Vec::new();

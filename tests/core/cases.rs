@@ -1,11 +1,11 @@
 //! Situations from the field that other routers got wrong, with the outcome we want. Bodies and scrapes are the files
 //! in `tests/cases`; which test is for which of them stands in `tests/cases/README.md`.
 
-use super::support::{addresses, chat, common_bytes, keys, read, read_in_pieces};
+use super::support::{addresses, chat, common_bytes, keys, post, read, read_in_pieces};
 use super::test;
 use kvroute::core::config::Config;
 use kvroute::core::fleet::Slot;
-use kvroute::core::prompt::{classify, Api, Method, Outline, Prompt, Unread};
+use kvroute::core::prompt::{classify, Api, Outline, Prompt, Unread};
 use kvroute::core::route::Walk;
 use kvroute::core::router::Router;
 use kvroute::core::scrape::{read_engine, EngineSample};
@@ -522,14 +522,6 @@ fn prompts_that_a_code_keeps_apart_are_spread() {
 /// C08, C13, C30
 #[test]
 fn the_paths_of_other_apis_are_known() {
-    let post = |path: &'static str| Method {
-        method: b"POST",
-        path: path.as_bytes(),
-        content_type: Some(b"application/json"),
-        content_encoding: None,
-        upgrade: false,
-        end_of_stream: false,
-    };
     assert_eq!(classify(&post("/generate"), &[]), Ok(Api::Generate));
     assert_eq!(classify(&post("/v1/messages"), &[]), Ok(Api::Messages));
     assert_eq!(classify(&post("/v1/responses"), &[]), Ok(Api::Responses));

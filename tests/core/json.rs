@@ -1,5 +1,6 @@
 //! The scanner against documents whose tokens are known, cut anywhere, and against serde_json's verdict.
 
+use super::properties::cut;
 use kvroute::core::prompt::json::{Container, Scanner, Sink};
 use proptest::prelude::*;
 
@@ -141,18 +142,6 @@ fn scan<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Token>, Scanner)
     let mut tokens = Tokens::default();
     pieces.into_iter().for_each(|piece| scanner.feed(piece, &mut tokens));
     (tokens.tokens, scanner)
-}
-
-/// Pieces of the lengths given, over and over.
-fn cut<'a>(mut bytes: &'a [u8], lengths: &[usize]) -> Vec<&'a [u8]> {
-    let mut pieces = Vec::new();
-    let mut lengths = lengths.iter().cycle();
-    while let (false, Some(length)) = (bytes.is_empty(), lengths.next()) {
-        let (piece, rest) = bytes.split_at((*length).min(bytes.len()));
-        pieces.push(piece);
-        bytes = rest;
-    }
-    pieces
 }
 
 proptest! {

@@ -1,19 +1,8 @@
 //! Which requests are read, and what seeds a prompt.
 
-use super::support::{common_bytes, keys, read, settings};
+use super::support::{common_bytes, keys, post, read, settings};
 use super::test;
 use kvroute::core::prompt::{classify, Api, Method, Outline, Prompt, Unread};
-
-fn post<'a>(path: &'a str) -> Method<'a> {
-    Method {
-        method: b"POST",
-        path: path.as_bytes(),
-        content_type: Some(b"application/json"),
-        content_encoding: None,
-        upgrade: false,
-        end_of_stream: false,
-    }
-}
 
 fn known(request: &Method) -> Result<Api, Unread> {
     classify(request, &[])

@@ -3,7 +3,7 @@
 use kvroute::core::blocks::BlockHash;
 use kvroute::core::config::{self, Config};
 use kvroute::core::fleet::Slot;
-use kvroute::core::prompt::{Api, Outline, Prompt};
+use kvroute::core::prompt::{Api, Method, Outline, Prompt};
 use kvroute::core::router::Router;
 
 /// Settings with every default.
@@ -76,6 +76,18 @@ pub fn common_bytes(a: &Prompt, b: &Prompt) -> u64 {
 /// Positions of a prompt at its end.
 pub fn depth(prompt: &Prompt) -> usize {
     prompt.view(true).depth()
+}
+
+/// The head of a JSON request to a path.
+pub fn post(path: &str) -> Method<'_> {
+    Method {
+        method: b"POST",
+        path: path.as_bytes(),
+        content_type: Some(b"application/json"),
+        content_encoding: None,
+        upgrade: false,
+        end_of_stream: false,
+    }
 }
 
 /// A chat with one system and one user message.

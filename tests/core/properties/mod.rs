@@ -27,7 +27,7 @@ pub fn ways_of_cutting(bytes: &[u8]) -> Vec<Vec<&[u8]>> {
 }
 
 /// Pieces of the lengths given, over and over.
-fn cut<'a>(mut bytes: &'a [u8], lengths: &[usize]) -> Vec<&'a [u8]> {
+pub fn cut<'a>(mut bytes: &'a [u8], lengths: &[usize]) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     let mut lengths = lengths.iter().cycle();
     while let (false, Some(length)) = (bytes.is_empty(), lengths.next()) {
