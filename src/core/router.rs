@@ -72,8 +72,9 @@ struct Held {
 pub struct Remembered {
     /// The early view, as it was.
     view: u64,
-    /// Positions of it.
+    /// Positions of it, and the first of them.
     depth: usize,
+    first: Option<BlockHash>,
     /// Whether the whole view is known too.
     whole: bool,
 }
@@ -158,11 +159,12 @@ impl Router {
         self.fleet.settle_cold();
     }
 
-    /// Goes on along what has been read since the prompt was decided. Where it has turned out to stand elsewhere the walk
-    /// begins anew, but not over what was `remembered` of this prompt itself.
+    /// Goes on along what has been read since the prompt was decided. Where it has turned out to stand elsewhere from its
+    /// first position on, the walk begins anew; from a later one it stays, or it would find what was `remembered` of this
+    /// prompt itself.
     pub fn advance_further(&self, walk: &mut Walk, prompt: &impl Outline, remembered: &Remembered) {
-        let view = prompt.view(false).id;
-        if walk.is_along(view) || remembered.view != view {
+        let view = prompt.view(false);
+        if walk.is_along(view.id) || remembered.first != first_of(&view) {
             self.advance(walk, prompt, false);
         }
     }
@@ -358,6 +360,7 @@ impl Router {
         }
         self.outbox.note(&Placement { slot, stamp, blocks });
         remembered.depth = early.depth();
+        remembered.first = first_of(&early);
         remembered.whole = whole;
     }
 
@@ -541,4 +544,8 @@ impl Router {
         }
         change
     }
+}
+
+fn first_of(view: &View) -> Option<BlockHash> {
+    view.keys().next().map(|(block, _)| block)
 }

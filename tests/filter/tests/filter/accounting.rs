@@ -4,7 +4,7 @@ use fake_proxy::Stream;
 use serde_json::json;
 
 use crate::gateway::{
-    begin_response, chat_body, chat_headers, destination, destinations, host, serve, text, Gateway,
+    begin_response, chat_body, chat_headers, config, destination, destinations, host, serve, text, Gateway,
 };
 
 /// Envoy's response flags.
@@ -223,4 +223,25 @@ fn a_prompt_that_was_decided_inside_its_instructions_has_all_of_them_in_the_book
         assert!((1_100..1_200).contains(&booked), "{order:?}: {booked} tokens for 4,500 bytes");
         stream.finish();
     }
+}
+
+#[test]
+fn what_was_remembered_of_a_prompt_while_its_body_comes_is_no_cache_hit_of_its_own() {
+    let settings = json!({ "prompt": { "hold_bytes": 8_192 } });
+    let mut gateway = Gateway::with_config(1, 4, &config(4, settings));
+    gateway.run(1000);
+    // Decided while its role is not known yet; it is another than the first message's mostly is.
+    let (long, more) = (text(7, 12_000), text(8, 9_000));
+    let body = format!(
+        r#"{{"messages":[{{"content":"{long}","role":"user"}},{{"content":"{more}","role":"tool"}}],"stream":true}}"#
+    );
+    let (head, rest) = body.as_bytes().split_at(14_000);
+    let stream = gateway.worker().request(chat_headers(body.len()), false);
+    stream.body(head, false);
+    let slot = (0..4).find(|n| host(*n) == destination(&stream)).expect("decided");
+    begin_response(&stream);
+    stream.body(rest, true);
+    let booked = gateway.prefill_in_flight(slot);
+    assert!((5_000..5_500).contains(&booked), "{booked} tokens for 21,000 bytes");
+    stream.finish();
 }

@@ -190,5 +190,7 @@ fn an_answer_outlasts_a_flood_of_prompts() {
     }
     let next = respond(&gateway, 0, &json!({ "input": "Go on.", "previous_response_id": "resp_old" }));
     assert_eq!(destinations(&next)[0], home);
-    next.finish();
+    answer(&next, b"{}", 9);
+    // Not by chance: it is remembered.
+    assert_eq!(reason(&next), "pinned");
 }
