@@ -266,7 +266,7 @@ pub fn unshared(tokens: u64) -> u64 {
 /// How evenly cold prompts have been placed lately, so that the tie-break can even it out.
 ///
 /// Rendezvous hashing alone gives each of 4 hosts its share of 64 prompts only within two fifths in four tries of
-/// five; caches filled unevenly evict early. Within 30 % of the mean nothing is done, so that gateways
+/// five; caches filled unevenly evict early. Within a quarter of the mean nothing is done, so that gateways
 /// that share nothing still agree on nine homes of ten.
 #[derive(Debug, Clone, Copy)]
 struct Spread {
@@ -276,7 +276,7 @@ struct Spread {
 
 impl Spread {
     /// How far from the mean a host's share may be, before its chances change.
-    const TOLERANCE: f64 = 0.3;
+    const TOLERANCE: f64 = 0.27;
     /// Prompts added to each count, so that the first few decide nothing.
     const HEAD_START: f64 = 4.0;
 
@@ -289,11 +289,9 @@ impl Spread {
     /// lag behind it and less for those ahead.
     fn weight(self, host: &Host) -> f64 {
         let share = (host.cold_lately() as f64 + Self::HEAD_START).max(1.0) / self.mean.max(1.0);
-        if (share - 1.0).abs() <= Self::TOLERANCE {
-            1.0
-        } else {
-            share.powi(-8)
-        }
+        // From 1 on at the edge of the tolerance: a jump there would move homes that agree everywhere else.
+        let beyond = share / share.max(1.0 - Self::TOLERANCE).min(1.0 + Self::TOLERANCE);
+        beyond.powi(-14)
     }
 }
 

@@ -100,7 +100,7 @@ pub fn rescue(stream: u32, config: &Config, worker: &Rc<RefCell<Worker>>) {
     });
     if resumed.is_none() {
         // To be tried again: nothing else would ever send it on.
-        worker.borrow_mut().held(stream);
+        worker.borrow_mut().waits_for_more(stream);
     }
 }
 

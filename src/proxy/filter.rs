@@ -29,6 +29,10 @@ const SLICE: usize = 64 << 10;
 /// a slice costs more than the scan of a step.
 const STEP: usize = 4 << 10;
 
+/// The least that a connection buffer holds in practice: Envoy Gateway's default, and more than any other's. Beyond it
+/// Envoy may have stopped reading, and nothing would ever come that a decision could wait for.
+const SMALL_BUFFER: usize = 32 << 10;
+
 /// Prefix of our own headers.
 const OWN_HEADERS: &[u8] = b"x-kvroute-";
 
@@ -39,6 +43,8 @@ pub struct Filter {
     worker: Rc<RefCell<Worker>>,
     mode: Mode,
     named: Named,
+    /// Body bytes that came while the headers were held.
+    held_bytes: usize,
     reading: Option<Reading>,
     decided: Option<Decided>,
     /// When that was, in milliseconds of the wall clock.
@@ -97,17 +103,21 @@ impl HttpContext for Filter {
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
         if self.is_held() {
             self.worker.borrow_mut().body_came();
+            self.held_bytes = self.held_bytes.saturating_add(size);
         }
         self.read_body(size, end_of_stream);
-        if self.is_held() && size >= self.config.prompt.hold_bytes {
+        if self.is_held() && self.held_bytes >= self.config.prompt.hold_bytes {
             // The body could not be read as far as it has come; it must not pile up all the same.
             self.decide();
         }
-        if self.is_held() {
-            Action::Pause
-        } else {
-            Action::Continue
+        if !self.is_held() {
+            return Action::Continue;
         }
+        if self.held_bytes > SMALL_BUFFER {
+            self.worker.borrow_mut().waits_for_more(self.stream);
+        }
+        // Not `Pause`: the next read may bring as much as the whole buffer holds, and Envoy would answer 413.
+        Action::StopIterationAndWatermark
     }
 
     fn on_http_request_trailers(&mut self, _count: usize) -> Action {
@@ -162,6 +172,7 @@ impl Filter {
             worker,
             mode: Mode::default(),
             named: Named::default(),
+            held_bytes: 0,
             reading: None,
             decided: None,
             decided_ms: 0,
@@ -250,12 +261,11 @@ impl Filter {
     /// Feeds what is new in the body, decides as soon as that is possible, and goes on learning the prompt
     /// while the body streams by.
     fn read_body(&mut self, size: usize, end_of_stream: bool) {
-        // While the headers are held the buffer has all of the body so far, later only the newest piece.
-        let mut at = match &self.reading {
-            Some(reading) if self.is_held() => reading.fed.min(size),
-            Some(_) => 0,
-            None => return,
-        };
+        if self.reading.is_none() {
+            return;
+        }
+        // The buffer has only the newest piece.
+        let mut at = 0;
         while at < size && self.wants_more() {
             let Some(slice) = host::buffer(Buffer::RequestBody, at, SLICE.min(size - at)).or_count() else {
                 break;

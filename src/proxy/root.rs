@@ -71,7 +71,9 @@ impl RootContext for Root {
             worker.tick(now_ms, TICK_MS);
             poller.tick(&mut worker, config, peers.part(config), now_ms);
             peers.tick(&mut worker, config, poller.leads(), now_ms);
-            worker.stuck(now_ms)
+            let mut stuck = worker.stuck(now_ms);
+            stuck.append(&mut worker.stalled(now_ms));
+            stuck
         };
         for stream in stuck {
             rescue(stream, config, worker);

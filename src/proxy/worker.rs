@@ -70,6 +70,9 @@ pub struct Worker {
     hear_every: u64,
     /// Requests whose headers are held and whose body has not begun, with when they came.
     held: Vec<(u32, u64)>,
+    /// Requests that wait for more of their body, though a small buffer is full, with when the last piece came.
+    waiting: Vec<(u32, u64)>,
+    told_of_stall: bool,
     holding: Holding,
 }
 
@@ -126,6 +129,8 @@ impl Worker {
             ticks: 0,
             hear_every: 1,
             held: Vec::new(),
+            waiting: Vec::new(),
+            told_of_stall: false,
             holding: Holding::Untried(0),
         }
     }
@@ -310,18 +315,35 @@ impl Worker {
         }
     }
 
-    /// A held request has ended.
+    /// A held request goes on waiting for more of its body, though a small buffer is full.
+    pub fn waits_for_more(&mut self, stream: u32) {
+        self.waiting.retain(|(waiting, _)| *waiting != stream);
+        self.waiting.push((stream, now_ms()));
+    }
+
+    /// A request is not held any more.
     pub fn not_held(&mut self, stream: u32) {
         self.held.retain(|(held, _)| *held != stream);
+        self.waiting.retain(|(waiting, _)| *waiting != stream);
+    }
+
+    /// Requests of which nothing more has come for long: they are to be resumed. Where `hold_bytes` is more than the
+    /// connection buffer has room for, Envoy has stopped reading, and would hold them for ever.
+    pub fn stalled(&mut self, now_ms: u64) -> Vec<u32> {
+        let stalled = take_old(&mut self.waiting, now_ms);
+        if !stalled.is_empty() && !std::mem::replace(&mut self.told_of_stall, true) {
+            log::warn!(
+                "kvroute: a long body stopped coming and is routed by load: unless its client is slow, \
+                 prompt.hold_bytes is not below per_connection_buffer_limit_bytes"
+            );
+        }
+        stalled
     }
 
     /// Requests that have been held for long without any body ever having come to this VM: they are to be
     /// resumed. Envoy without `allow_on_headers_stop_iteration` would hold them for ever.
     pub fn stuck(&mut self, now_ms: u64) -> Vec<u32> {
-        let is_stuck = |at: u64| now_ms.saturating_sub(at) >= HELD_TOO_LONG_MS;
-        let stuck: Vec<u32> =
-            self.held.iter().filter(|(_, at)| is_stuck(*at)).map(|(stream, _)| *stream).collect();
-        self.held.retain(|(_, at)| !is_stuck(*at));
+        let stuck = take_old(&mut self.held, now_ms);
         // Those that were held last are still to be resumed when holding has been given up.
         let Holding::Untried(rescues) = self.holding else {
             return stuck;
@@ -337,6 +359,14 @@ impl Worker {
         }
         stuck
     }
+}
+
+/// Takes out the streams that have waited for too long.
+fn take_old(streams: &mut Vec<(u32, u64)>, now_ms: u64) -> Vec<u32> {
+    let is_old = |at: u64| now_ms.saturating_sub(at) >= HELD_TOO_LONG_MS;
+    let old = streams.iter().filter(|(_, at)| is_old(*at)).map(|(stream, _)| *stream).collect();
+    streams.retain(|(_, at)| !is_old(*at));
+    old
 }
 
 /// Notes for other gateways what a worker of this one placed.

@@ -14,7 +14,7 @@ pub struct Prompt {
     /// Bytes of prompt text in one hash block.
     pub block_bytes: usize,
     /// The most body bytes that are held back before the decision. Must stay below the connection
-    /// buffer limit of the listener (Envoy Gateway: 32 KiB), or Envoy answers 413.
+    /// buffer limit of the listener (Envoy Gateway: 32 KiB), or Envoy stops reading before there are so many.
     pub hold_bytes: usize,
     /// The most prompt bytes that are hashed; what follows is length only.
     pub max_bytes: usize,

@@ -94,6 +94,13 @@ pub fn post(path: &str, body: Body) -> Request<Body> {
     request
 }
 
+/// The same request for HTTP/2, where it names its scheme and authority.
+pub fn absolute(mut request: Request<Body>) -> Request<Body> {
+    *request.uri_mut() = format!("http://llm{}", request.uri()).parse().unwrap_or_default();
+    request.headers_mut().remove("host");
+    request
+}
+
 /// Sends a request on this connection and reads the whole answer.
 pub async fn send(connection: &mut Connection, request: Request<Body>) -> Result<Reply> {
     let sent = Instant::now();

@@ -6,7 +6,7 @@
 //! | how does it run, and what does it say about itself? | [`envoy`], [`admin`] |
 //! | how does a client talk to it? | [`client`], [`chat`] |
 //! | what is sent, and what came of it? | [`workload`], [`quantiles`] |
-//! | an Envoy in front of a fleet of mock engines, ready to take requests | [`testbed`] |
+//! | an Envoy in front of a fleet of mock engines, or of another upstream, ready to take requests | [`testbed`], [`upstream`] |
 //! | has it happened yet, how far is it, did the machine keep up? | [`wait`], [`progress`], [`pace`] |
 //!
 //! Everything is real: Envoy is the binary that `scripts/envoy` finds, the filter is the artifact that
@@ -23,6 +23,7 @@ pub mod policy;
 pub mod progress;
 pub mod quantiles;
 pub mod testbed;
+pub mod upstream;
 pub mod wait;
 pub mod workload;
 

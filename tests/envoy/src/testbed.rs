@@ -1,17 +1,23 @@
 //! An Envoy in front of a fleet of mock engines, ready to take requests.
 
 use crate::admin::Stats;
+use crate::chat::{self, Reply};
+use crate::client::{Body, Connection};
 use crate::config::{Config, KVROUTE};
 use crate::envoy::{Envoy, Options};
 use crate::wait::until;
-use anyhow::Result;
-use fleet::{EngineOptions, Fleet};
+use anyhow::{ensure, Result};
+use fleet::{EngineOptions, Fleet, RequestRecord};
+use hyper::Request;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Within this the filter has polled every engine for the first time: two poll intervals, and room for a busy
 /// machine.
 const POLLED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Far longer than any answer takes: what is not there by then hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(20);
 
 /// Within this the filter has released what an ended request held. It does so when the request ends; the rest is
 /// Envoy's own delay in publishing statistics, and a busy machine.
@@ -47,6 +53,21 @@ impl Testbed {
         let address = envoy.listener(KVROUTE).await?;
         polled(&fleet).await?;
         Ok(Self { fleet, envoy, address })
+    }
+
+    /// Sends a request, the only one with a body at this time; returns the answer, and what its engine has on record.
+    pub async fn ask(
+        &self,
+        connection: &mut Connection,
+        request: Request<Body>,
+    ) -> Result<(Reply, RequestRecord)> {
+        self.fleet.reset_report();
+        let reply = tokio::time::timeout(HANGS_AFTER, chat::send(connection, request)).await??;
+        let last = || self.fleet.engines().iter().find_map(|engine| Some((engine, engine.report().last?)));
+        // The end of a stream may be here before its record is.
+        let (engine, record) = until("it is on record", HANGS_AFTER, async || last()).await?;
+        ensure!(reply.engine() == engine.address().to_string(), "another engine answered");
+        Ok((reply, record))
     }
 
     /// Waits until nothing is in flight by the filter's own books.

@@ -31,11 +31,8 @@ extern "C" {
 }
 
 fn action(code: u32) -> Action {
-    if code == Action::Continue as u32 {
-        Action::Continue
-    } else {
-        Action::Pause
-    }
+    let known = [Action::Continue, Action::StopIterationAndWatermark];
+    known.into_iter().find(|action| *action as u32 == code).unwrap_or(Action::Pause)
 }
 
 /// Puts `context` into effect, as Envoy does around every callback.

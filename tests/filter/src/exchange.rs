@@ -28,6 +28,8 @@ pub(crate) struct Exchange {
     /// What a body callback can read: all that is buffered while held, one chunk otherwise.
     pub(crate) request_body: Vec<u8>,
     pub(crate) response_body: Vec<u8>,
+    /// What is buffered under a watermark: no callback sees it again.
+    pub(crate) watermarked_body: Vec<u8>,
     pub(crate) properties: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) filter_state: BTreeMap<String, Vec<u8>>,
     /// The maps that the filter may change now. Envoy takes the request's away with `Continue`.
@@ -57,6 +59,7 @@ impl Exchange {
         self.released = true;
         self.buffering = false;
         self.open_maps.clear();
+        self.upstream_body.append(&mut self.watermarked_body);
         self.upstream_body.append(&mut self.request_body);
     }
 

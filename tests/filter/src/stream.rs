@@ -42,7 +42,7 @@ impl Stream {
     pub fn held_bytes(&self) -> usize {
         self.look(|exchange| {
             let stopped = exchange.stopped.as_ref().map_or(0, Vec::len);
-            exchange.request_body.len() + stopped
+            exchange.watermarked_body.len() + exchange.request_body.len() + stopped
         })
     }
 
@@ -220,6 +220,7 @@ pub(crate) fn request_headers(here: &Here, id: u32, end_of_stream: bool) -> Acti
 }
 
 fn request_body(here: &Here, id: u32, piece: &[u8], end_of_stream: bool) -> Action {
+    let limit = here.lock().options.buffer_limit;
     let size = look(here, id, |exchange| {
         exchange.end_of_request = end_of_stream;
         if let Some(stopped) = &mut exchange.stopped {
@@ -232,15 +233,20 @@ fn request_body(here: &Here, id: u32, piece: &[u8], end_of_stream: bool) -> Acti
         if !exchange.buffering {
             exchange.request_body.clear();
         }
+        let was_buffered = !exchange.request_body.is_empty();
         exchange.request_body.extend_from_slice(piece);
-        Some(exchange.request_body.len())
+        // What joins a buffer is in it before the filter is asked.
+        let overflows = was_buffered && exchange.request_body.len() > limit;
+        Some((exchange.request_body.len(), overflows))
     });
-    let Some(size) = size else {
-        return Action::Pause;
+    let action = match size {
+        None => return Action::Pause,
+        Some((_, true)) => Action::Pause,
+        Some((size, false)) => {
+            let action = callbacks::request_body(here, id, size, end_of_stream);
+            settle_request(here, id, action)
+        }
     };
-    let action = callbacks::request_body(here, id, size, end_of_stream);
-    let action = settle_request(here, id, action);
-    let limit = here.lock().options.buffer_limit;
     let overflows = look(here, id, |exchange| exchange.buffering && exchange.request_body.len() > limit);
     if overflows {
         let reply = LocalReply {
@@ -270,10 +276,14 @@ fn settle_request(here: &Here, id: u32, action: Action) -> Action {
         if let Some(reply) = exchange.local_reply.clone() {
             return (!exchange.local_reply_sent).then_some(reply);
         }
-        if action == Action::Continue {
-            exchange.release();
-        } else {
-            exchange.buffering = true;
+        match action {
+            Action::Continue => exchange.release(),
+            Action::StopIterationAndWatermark => {
+                exchange.buffering = false;
+                let Exchange { watermarked_body, request_body, .. } = exchange;
+                watermarked_body.append(request_body);
+            }
+            _ => exchange.buffering = true,
         }
         None
     });

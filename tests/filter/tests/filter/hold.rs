@@ -36,6 +36,58 @@ fn no_more_than_the_configured_bytes_are_ever_held() {
     }
 }
 
+/// What is held and the next read together may be more than the buffer: a read takes all that there is.
+#[test]
+fn a_piece_as_large_as_the_buffer_passes_behind_what_is_held() {
+    let options = Options { buffer_limit: EG_BUFFER, ..Options::default() };
+    let gateway = Gateway::with_options(1, 4, &config(4, json!({})), options);
+    let prompt = text(1, 100_000);
+    let home = gateway.route_chat(&prompt);
+    let body = chat_body(&prompt);
+    for first in [100, 5_000, 20_000, 30_000] {
+        let stream = gateway.worker().request(chat_headers(body.len()), false);
+        let (held, rest) = body.as_bytes().split_at(first);
+        stream.body(held, false);
+        assert!(stream.is_held(), "{first}: it has a home that may be held deeper");
+        let (large, rest) = rest.split_at(EG_BUFFER + 1);
+        stream.body(large, false);
+        stream.body(rest, true);
+        assert_eq!(stream.local_reply(), None, "{first}");
+        assert!(stream.upstream_body() == body.as_bytes(), "{first}: the body passes unchanged");
+        assert_eq!(destination(&stream), home, "{first}");
+        serve(&stream);
+    }
+}
+
+/// Where `hold_bytes` is above the connection buffer, Envoy stops reading before the filter has what it waits for.
+#[test]
+fn a_long_body_that_stops_coming_goes_on_by_load_and_a_short_one_is_waited_for() {
+    let more = json!({ "prompt": { "hold_bytes": 262_144 } });
+    let mut gateway = Gateway::with_config(1, 4, &config(4, more));
+    let prompt = text(1, 100_000);
+    let home = gateway.route_chat(&prompt);
+    let body = chat_body(&prompt);
+    let half = |bytes: usize| {
+        let stream = gateway.worker().request(chat_headers(body.len()), false);
+        stream.body(&body.as_bytes()[..bytes], false);
+        assert!(stream.is_held());
+        stream
+    };
+    let (long, short) = (half(EG_BUFFER + 1), half(EG_BUFFER));
+    gateway.run(1_500);
+    assert!(!long.is_held(), "nothing more would ever come");
+    assert!(short.is_held(), "its client is slow");
+    for (stream, sent) in [(&long, EG_BUFFER + 1), (&short, EG_BUFFER)] {
+        stream.body(&body.as_bytes()[sent..], true);
+        assert!(stream.upstream_body() == body.as_bytes(), "the body passes unchanged");
+        serve(stream);
+    }
+    assert_eq!(destination(&short), home);
+    assert_eq!(reason(&short), "prefix");
+    assert_eq!(gateway.proxy.counter("kvroute_requests_not_held_total"), 1);
+    assert_eq!(gateway.in_flight(), []);
+}
+
 #[test]
 fn a_new_prompt_is_let_go_as_soon_as_its_length_is_known() {
     let gateway = Gateway::new(4);

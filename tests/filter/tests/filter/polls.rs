@@ -79,8 +79,9 @@ fn a_host_that_is_polled_idle_is_preferred_to_busy_ones_and_to_unknown_ones() {
     gateway.engines.insert(host(2), Engine::Says(503, String::new()));
     gateway.run(4_000);
     let placed = spread(&mut gateway);
-    let idle = placed.get(&host(3)).copied().unwrap_or_default();
-    assert!(idle >= 150, "{placed:?}");
+    // The unknown one has its share of what is new, and no more; the idle one all the rest.
+    let of = |n: usize| placed.get(&host(n)).copied().unwrap_or_default();
+    assert!((30..=70).contains(&of(2)) && of(2) + of(3) >= 195, "{placed:?}");
 }
 
 #[test]
