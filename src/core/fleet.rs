@@ -10,6 +10,7 @@
 //! the others ([`super::load`]).
 
 use super::adapters::Adapters;
+use super::drains::Drains;
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
 use super::scrape::EngineSample;
@@ -60,6 +61,8 @@ pub struct Polled {
     pub keeps: Keeps,
     /// LoRA adapters that it has loaded.
     pub adapters: Adapters,
+    /// Whether it sleeps: it takes requests, and lets them hang.
+    pub asleep: bool,
     /// Polls that failed since the last good one.
     pub failures: u32,
 }
@@ -79,7 +82,9 @@ impl Polled {
         let started_s = sample.start_time_seconds.unwrap_or(self.started_s);
         let capacity_tokens = sample.capacity_tokens.map_or(self.capacity_tokens, |tokens| tokens as u64);
         let counted = entered_tokens(sample).unwrap_or(self.counted_tokens);
-        let restarted = self.is_restart(prompt_tokens, started_s);
+        let asleep = sample.awake == Some(false);
+        // Sleep drops what is in the cache, as a restart does.
+        let restarted = self.is_restart(prompt_tokens, started_s) || (self.asleep && !asleep);
         let loaded = if restarted { Adapters::default() } else { self.adapters };
         let (entered, counted_tokens) = if self.at_ms == 0 {
             (0, counted)
@@ -103,6 +108,7 @@ impl Polled {
                 .saturating_add(told),
             own_sent_tokens: own.sent_tokens,
             adapters: loaded.named(&sample.lora_adapters, sample.max_lora),
+            asleep,
             failures: 0,
             ..*self
         }
@@ -240,6 +246,11 @@ impl Health {
         now_ms < self.suspect_until_ms && self.suspect_until_ms - now_ms <= LONGEST_BACK_OFF_MS
     }
 
+    /// When the back-off ends, in milliseconds of the wall clock.
+    pub fn suspect_until_ms(&self) -> u64 {
+        self.suspect_until_ms
+    }
+
     /// A request goes to a host whose back-off is over: nobody else follows until its outcome is known.
     pub fn probing(&mut self, now_ms: u64) {
         if self.failures >= SUSPECT_AFTER {
@@ -273,6 +284,8 @@ pub struct Host {
     pub turn: u16,
     /// How its last requests ended.
     pub health: Health,
+    /// Since when it is marked to go, in milliseconds of the wall clock; 0 where the configuration says so.
+    pub draining_since_ms: Option<u64>,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
     /// the past fades, and for a host that joins set so that it begins with as many as the others have.
     cold_since: Option<i64>,
@@ -350,6 +363,7 @@ impl Fleet {
                 told_keeps: None,
                 turn: 0,
                 health: Health::default(),
+                draining_since_ms: None,
                 cold_since: None,
             }));
         }
@@ -382,6 +396,14 @@ impl Fleet {
             if mean > COLD_HALVED_AT {
                 *since += lately / 2;
             }
+        }
+    }
+
+    /// Takes over which hosts are marked to go: those of the configuration, and those that were marked since.
+    pub fn settle_drains(&mut self, configured: &[String], drains: &Drains) {
+        for host in &mut self.hosts {
+            let is_configured = configured.contains(&host.address);
+            host.draining_since_ms = if is_configured { Some(0) } else { drains.since_ms(&host.address) };
         }
     }
 

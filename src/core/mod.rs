@@ -9,6 +9,8 @@
 //! | who was sent this block, and may still hold it? | [`index`] |
 //! | which hosts are there, how are they, what do they hold at most? | [`fleet`] |
 //! | which LoRA adapters does a host have loaded? | [`adapters`] |
+//! | may this host have requests, and if not, why not? | [`life`] |
+//! | which hosts are marked to go? | [`drains`] |
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
@@ -16,6 +18,7 @@
 //! | what does one worker know, and have in flight? | [`router`] |
 //! | what stands for a prompt that is not in the request? | [`session`] |
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
+//! | how are the hosts, in JSON? | [`status`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
 //! | what do gateways tell each other? | [`peers`] |
@@ -31,11 +34,13 @@ pub mod audit;
 pub mod blocks;
 pub mod bytes;
 pub mod config;
+pub mod drains;
 pub mod fleet;
 pub mod gateways;
 pub mod index;
 pub mod journal;
 pub mod learning;
+pub mod life;
 pub mod load;
 pub mod peers;
 pub mod prompt;
@@ -46,5 +51,6 @@ pub mod scrape;
 pub mod session;
 pub mod shadow;
 pub mod snapshot;
+pub mod status;
 pub mod usage;
 pub mod wire;

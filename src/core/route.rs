@@ -35,6 +35,7 @@ use super::blocks::{digest, BlockHash};
 use super::config::Routing;
 use super::fleet::{Fleet, Host, Part, Slot};
 use super::index::{Index, Liveness, Stamp, HOLDERS};
+use super::life::Life;
 use super::load::{FleetLoad, Freshness, Queue};
 use super::prompt::Unread;
 
@@ -501,12 +502,13 @@ impl Situation<'_> {
         }
     }
 
-    /// Hosts that may take traffic: all that are not suspect, or all if every one is.
+    /// Hosts that may take traffic: those by which the least is lost, as [`Life::resort`] says.
     fn eligible(&self) -> impl Iterator<Item = &Host> {
         let hosts = self.fleet.hosts();
         let now_ms = self.freshness.now_ms;
-        let all_suspect = hosts.iter().all(|host| host.health.is_suspect(now_ms));
-        hosts.iter().filter(move |host| all_suspect || !host.health.is_suspect(now_ms))
+        let resort = move |host: &Host| Life::of(host, now_ms).resort();
+        let least = hosts.iter().filter_map(resort).min();
+        hosts.iter().filter(move |host| least.is_some() && resort(host) == least)
     }
 
     /// The host that every gateway would name for this anchor, knowing nothing.

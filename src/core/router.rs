@@ -6,6 +6,7 @@
 
 use super::blocks::BlockHash;
 use super::config::{Config, Learning, Routing};
+use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
 use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement};
@@ -148,6 +149,11 @@ impl Router {
         self.part = snapshot.part;
         snapshot.apply(&mut self.fleet);
         self.fleet.settle_paces();
+    }
+
+    /// Takes over which hosts are marked to go.
+    pub fn settle_drains(&mut self, configured: &[String], drains: &Drains) {
+        self.fleet.settle_drains(configured, drains);
     }
 
     /// Takes over what all workers together have on each host, and what other gateways have, as `read` finds it in the

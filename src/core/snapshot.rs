@@ -9,7 +9,7 @@ use super::learning::Keeps;
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// What the leader knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,6 +96,7 @@ impl Snapshot {
             value.f64(polled.expected_lately);
             value.f64(polled.keeps.share());
             value.u32(polled.failures);
+            value.u8(u8::from(polled.asleep));
             value.u8(polled.adapters.iter().count() as u8);
             polled.adapters.iter().for_each(|adapter| value.u64(adapter));
         }
@@ -129,6 +130,7 @@ impl Snapshot {
                 expected_lately: rest.f64()?,
                 keeps: Keeps::from_share(rest.f64()?),
                 failures: rest.u32()?,
+                asleep: rest.u8()? != 0,
                 adapters: decode_adapters(&mut rest)?,
             };
             hosts.push((slot, address, polled));

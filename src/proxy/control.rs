@@ -1,15 +1,19 @@
-//! What does a gateway answer on its control listener? Its journal, to other gateways that know the secret.
+//! What does a gateway answer on its control listener? How its hosts are, and who is to go, to operators and scripts; its
+//! journal, to other gateways.
 //!
 //! The listener is one for machines: it answers everything itself and lets nothing through. Any worker answers, for
 //! placements lie in shared data and what is in flight in gauges; the filter must have the `vm_id` of the one that routes.
+//! Whoever does not know the secret learns nothing.
 
 use super::host::{self, Headers};
 use super::shared::Shared;
 use super::stats::{OrCount, SlotGauges};
-use crate::core::config::Config;
-use crate::core::fleet::Slot;
+use super::worker::now_ms;
+use crate::core::config::{is_envoy_address, Config};
+use crate::core::fleet::{Polled, Slot};
 use crate::core::journal::Holding;
 use crate::core::peers::Incoming;
+use crate::core::status::{self, HostStatus, Moment};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -27,6 +31,9 @@ pub struct Control {
 
 /// Status, a header and the body.
 type Answer = (u32, (&'static str, &'static str), Vec<u8>);
+
+const TEXT: (&str, &str) = ("content-type", "text/plain");
+const JSON: (&str, &str) = ("content-type", "application/json");
 
 impl Control {
     /// A request to this listener.
@@ -51,7 +58,6 @@ impl Listener {
     }
 
     fn answer(&self) -> Answer {
-        const TEXT: (&str, &str) = ("content-type", "text/plain");
         let header =
             |name: &str| host::header(Headers::Request, name).or_count().flatten().unwrap_or_default();
         let secret = self.config.peers.as_ref().map(|peers| &peers.secret);
@@ -59,12 +65,31 @@ impl Listener {
         if !secret.is_some_and(|secret| secret.is_borne_by(&header("authorization"))) {
             return (401, ("www-authenticate", "Bearer"), Vec::new());
         }
-        let Some(asked) = Incoming::asked(&header(":path")) else {
-            return (404, TEXT, b"no such path\n".to_vec());
-        };
-        if header(":method") != b"GET" {
-            return (405, ("allow", "GET"), Vec::new());
+        let (method, target) = (header(":method"), header(":path"));
+        if let Some(asked) = Incoming::asked(&target) {
+            return if method == b"GET" { self.journal(asked) } else { (405, ("allow", "GET"), Vec::new()) };
         }
+        let (path, query) = split_at(&target, b'?');
+        match (method.as_slice(), path) {
+            (b"GET", b"/kvroute/status") => self.status(),
+            (b"GET", b"/kvroute/ready") => self.for_host(query, |host| self.is_ready(host)),
+            (b"GET", b"/kvroute/drain") => self.for_host(query, |host| self.one(host)),
+            (b"POST", b"/kvroute/drain") => self.for_host(query, |host| {
+                let now_ms = now_ms();
+                self.change(host, "is to drain", |drains| drains.mark(host, now_ms))
+            }),
+            (b"POST", b"/kvroute/undrain") => self.for_host(query, |host| {
+                self.change(host, "is no longer to drain", |drains| drains.unmark(host))
+            }),
+            (_, b"/kvroute/status" | b"/kvroute/ready") => (405, ("allow", "GET"), Vec::new()),
+            (_, b"/kvroute/undrain") => (405, ("allow", "POST"), Vec::new()),
+            (_, b"/kvroute/drain") => (405, ("allow", "GET, POST"), Vec::new()),
+            _ => (404, TEXT, b"no such path\n".to_vec()),
+        }
+    }
+
+    /// What another gateway asks for.
+    fn journal(&self, asked: Incoming) -> Answer {
         match self.shared.journal().and_then(|value| asked.select(&value, |slot| self.in_flight(slot))) {
             Some(value) => (200, ("content-type", "application/octet-stream"), value),
             None => {
@@ -73,10 +98,112 @@ impl Listener {
         }
     }
 
+    fn status(&self) -> Answer {
+        match self.hosts() {
+            Some(hosts) => (200, JSON, status::to_json(&hosts, self.moment()).into_bytes()),
+            None => {
+                (503, TEXT, b"nothing is known: does a filter with this cluster and vm_id route?\n".to_vec())
+            }
+        }
+    }
+
+    /// Answers about the host that a query names, as `host=10.0.0.1:8000`.
+    fn for_host(&self, query: &[u8], answer: impl FnOnce(&str) -> Answer) -> Answer {
+        let named = query.split(|&byte| byte == b'&').find_map(|pair| pair.strip_prefix(b"host="));
+        match named.and_then(address) {
+            Some(host) => answer(&host),
+            None => (400, TEXT, b"which host? As Envoy prints it: ?host=10.0.0.1:8000\n".to_vec()),
+        }
+    }
+
+    /// Marks a host, or takes the mark away, and answers how it is then.
+    fn change(
+        &self,
+        host: &str,
+        what: &str,
+        mut change: impl FnMut(&mut crate::core::drains::Drains) -> bool,
+    ) -> Answer {
+        let mut changed = false;
+        let done = self.shared.change_drains(|drains| {
+            changed = change(drains);
+            changed
+        });
+        if done.is_none() {
+            return (503, TEXT, b"not done: try again\n".to_vec());
+        }
+        if changed {
+            log::info!("kvroute: {host} {what}");
+        }
+        self.one(host)
+    }
+
+    fn one(&self, host: &str) -> Answer {
+        let moment = self.moment();
+        (200, JSON, (self.host(host).to_json(moment) + "\n").into_bytes())
+    }
+
+    /// For probes: whether new requests go to a host.
+    fn is_ready(&self, host: &str) -> Answer {
+        let moment = self.moment();
+        let known = self.hosts().is_some_and(|hosts| hosts.iter().any(|known| known.address == host));
+        let status = self.host(host);
+        let (life, reason) =
+            if known { status.life(moment) } else { ("gone", "not one of the cluster's hosts") };
+        let code = if life == "ready" { 200 } else { 503 };
+        (code, TEXT, format!("{life}: {reason}\n").into_bytes())
+    }
+
+    /// A host, whether the fleet has it or not: one may be marked before it is there.
+    fn host(&self, host: &str) -> HostStatus {
+        let known = self.hosts().and_then(|hosts| hosts.into_iter().find(|known| known.address == host));
+        known.unwrap_or_else(|| HostStatus {
+            address: host.to_owned(),
+            polled: Polled::default(),
+            draining_since_ms: self.shared.drains().since_ms(host),
+            requests: 0,
+            prefill_tokens: 0,
+        })
+    }
+
+    /// All hosts that the leader knows of.
+    fn hosts(&self) -> Option<Vec<HostStatus>> {
+        let (snapshot, drains) = (self.shared.snapshot()?, self.shared.drains());
+        let host = |(slot, address, polled): &(Slot, String, Polled)| {
+            let holding = self.in_flight(*slot);
+            let configured = self.config.drain.contains(address).then_some(0);
+            HostStatus {
+                address: address.clone(),
+                polled: *polled,
+                draining_since_ms: configured.or_else(|| drains.since_ms(address)),
+                requests: holding.requests,
+                prefill_tokens: holding.prefill_tokens,
+            }
+        };
+        Some(snapshot.hosts.iter().map(host).collect())
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { now_ms: now_ms(), stale_after_ms: self.config.poll.stale_after_ms }
+    }
+
     /// What all workers have on a host at this moment: what was published with the placements is older.
     fn in_flight(&self, slot: Slot) -> Holding {
         let now = self.gauges.borrow_mut().in_flight(slot);
         let requests = u32::try_from(now.requests.max(0)).unwrap_or(u32::MAX);
         Holding { slot, requests, prefill_tokens: now.prefill_tokens.max(0) as u64 }
     }
+}
+
+/// What stands before and behind the first `mark`.
+fn split_at(text: &[u8], mark: u8) -> (&[u8], &[u8]) {
+    let at = text.iter().position(|&byte| byte == mark).unwrap_or(text.len());
+    (text.get(..at).unwrap_or(&[]), text.get(at + 1..).unwrap_or(&[]))
+}
+
+/// An address in a query, which may have its brackets and colons escaped.
+fn address(text: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(text).ok()?;
+    let escapes = [("%3A", ":"), ("%3a", ":"), ("%5B", "["), ("%5b", "["), ("%5D", "]"), ("%5d", "]")];
+    let plain = escapes.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+    is_envoy_address(&plain).then_some(plain)
 }

@@ -12,6 +12,7 @@
 //! | `kvroute/1/worker/<cluster>/<n>` | what worker n has placed and has in flight |
 //! | `kvroute/1/gateway` | the number of this process among gateways |
 //! | `kvroute/1/peers/<cluster>` | what this gateway tells others |
+//! | `kvroute/1/drains/<cluster>` | which hosts are marked to go |
 //! | `kvroute/1/heard/<cluster>` | what others told this gateway, for its workers |
 //!
 //! Istio gives all wasm plugins one namespace: hence the prefix. The 1 is the layout's version: shared data
@@ -19,6 +20,7 @@
 
 use super::host;
 use super::stats::OrCount;
+use crate::core::drains::Drains;
 use crate::core::journal::read_bulletin;
 use crate::core::roster::Roster;
 use crate::core::snapshot::Snapshot;
@@ -53,6 +55,7 @@ pub struct Shared {
     worker: String,
     journal: String,
     heard: String,
+    drains: String,
 }
 
 impl Shared {
@@ -65,6 +68,7 @@ impl Shared {
             worker: format!("kvroute/1/worker/{cluster}/"),
             journal: format!("kvroute/1/peers/{cluster}"),
             heard: format!("kvroute/1/heard/{cluster}"),
+            drains: format!("kvroute/1/drains/{cluster}"),
         }
     }
 
@@ -121,6 +125,23 @@ impl Shared {
     /// Publishes what others told this gateway. Only the leader does.
     pub fn publish_heard(&self, value: &[u8]) {
         host::set_shared(&self.heard, value, None).or_count();
+    }
+
+    /// Which hosts are marked to go.
+    pub fn drains(&self) -> Drains {
+        read(&self.drains).and_then(|(value, _)| Drains::decode(&value)).unwrap_or_default()
+    }
+
+    /// Changes the marks; answers how they are then. `None` if others kept winning or Envoy refuses.
+    pub fn change_drains(&self, mut change: impl FnMut(&mut Drains) -> bool) -> Option<Drains> {
+        for _ in 0..ATTEMPTS {
+            let (found, cas) = read_or_create(&self.drains)?;
+            let mut drains = Drains::decode(&found).unwrap_or_default();
+            if !change(&mut drains) || set_if_unchanged(&self.drains, &drains.encode(), cas)? {
+                return Some(drains);
+            }
+        }
+        None
     }
 
     /// The snapshot, if there is one.

@@ -48,6 +48,8 @@ pub struct Worker {
     pub shared: Rc<Shared>,
     /// Tells this VM from all others.
     pub id: u64,
+    /// Hosts that the configuration marks to go.
+    drain: Vec<String>,
     /// What this gateway's workers placed, for other gateways: collected by the leader.
     pub outgoing: Option<Outgoing>,
     /// How far this worker's own placements have been collected.
@@ -113,6 +115,7 @@ impl Worker {
             stats: Stats::new(),
             shared: Rc::new(Shared::of(&config.cluster)),
             id: RandomState::new().build_hasher().finish(),
+            drain: Vec::new(),
             outgoing: None,
             collected: Inbox::default(),
             heard: None,
@@ -140,6 +143,8 @@ impl Worker {
             .filter_map(|(host, name)| Some((host.clone(), roster.slot(name)?)))
             .collect();
         self.router.configure(config, &hosts);
+        self.drain.clone_from(&config.drain);
+        self.router.settle_drains(&self.drain, &self.shared.drains());
         self.heard = config.peers.as_ref().map(|_| self.heard.take().unwrap_or_default());
         self.gauges.keep_peers(config.peers.is_some());
         self.read_gauges();
@@ -204,6 +209,7 @@ impl Worker {
         if let Some(snapshot) = self.shared.snapshot() {
             self.router.apply(&snapshot);
         }
+        self.router.settle_drains(&self.drain, &self.shared.drains());
         self.stats.untold.add(self.router.take_untold());
         self.stats.flush();
         self.gauges.flush();

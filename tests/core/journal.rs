@@ -120,6 +120,7 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         keeps: kvroute::core::learning::Keeps::from_share(0.75),
         own_sent_tokens: 12,
         adapters: Adapters::from_digests([16, 17, 18].into_iter()),
+        asleep: true,
         failures: 13,
     };
     let mut snapshot = Snapshot { foreign_share: 0.5, ..Snapshot::default() };

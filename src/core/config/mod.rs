@@ -35,6 +35,8 @@ pub struct Config {
     /// Upstream hosts, spelled as Envoy prints them: `ip:port` or `[v6]:port`. At least one, except for
     /// [`Config::control`].
     pub hosts: Vec<String>,
+    /// Hosts, of those above, that get no new requests.
+    pub drain: Vec<String>,
     /// Whether this filter answers `/kvroute/..` on a control listener instead of routing.
     pub control: bool,
     /// The request header that the cluster's `override_host` policy reads.
@@ -124,6 +126,7 @@ impl Config {
             } else {
                 section.hosts("hosts", MAX_HOSTS)?
             },
+            drain: if section.has("drain") { section.hosts("drain", MAX_HOSTS)? } else { Vec::new() },
             control,
             peers: Peers::take(&mut section, control)?,
             destination_header: section.header_name("destination_header", "x-upstream-host")?,

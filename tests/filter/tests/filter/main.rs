@@ -9,6 +9,7 @@ mod budgets;
 mod cases;
 mod chunking;
 mod configuration;
+mod drain;
 mod failures;
 mod gateway;
 mod hold;

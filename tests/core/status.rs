@@ -1,0 +1,66 @@
+//! What the control listener says of hosts.
+
+use super::test;
+use kvroute::core::fleet::Polled;
+use kvroute::core::status::{to_json, HostStatus, Moment};
+use serde_json::{json, Value};
+
+const NOW: Moment = Moment { now_ms: 100_000, stale_after_ms: 3_000 };
+
+fn host(polled: Polled, draining_since_ms: Option<u64>, requests: u32) -> HostStatus {
+    HostStatus {
+        address: "[fd00::1]:8000".to_owned(),
+        polled,
+        draining_since_ms,
+        requests,
+        prefill_tokens: 7,
+    }
+}
+
+fn said(at_ms: u64, running: f64, waiting: f64) -> Polled {
+    Polled { at_ms, running, waiting, kv_usage: 0.255, ..Polled::default() }
+}
+
+#[test]
+fn a_host_may_go_when_engine_and_gateway_both_have_nothing_and_not_before() {
+    let marked = Some(NOW.now_ms - 1_000);
+    assert!(host(said(99_900, 0.0, 0.0), marked, 0).is_drained(NOW));
+    for (what, status) in [
+        ("it is not marked", host(said(99_900, 0.0, 0.0), None, 0)),
+        ("something runs", host(said(99_900, 1.0, 0.0), marked, 0)),
+        ("something waits", host(said(99_900, 0.0, 1.0), marked, 0)),
+        ("the gateway has something in flight", host(said(99_900, 0.0, 0.0), marked, 1)),
+        ("the engine said so before the mark was seen", host(said(99_100, 0.0, 0.0), marked, 0)),
+        ("the engine says nothing any more", host(said(90_000, 0.0, 0.0), Some(1), 0)),
+        ("the engine never said anything", host(Polled::default(), marked, 0)),
+        ("the mark is new", host(said(100_000, 0.0, 0.0), Some(99_900), 0)),
+    ] {
+        assert!(!status.is_drained(NOW), "{what}");
+    }
+}
+
+#[test]
+fn the_status_is_json_with_what_is_known_and_without_what_is_not() {
+    let hosts = [
+        host(said(99_500, 3.0, 2.0), None, 4),
+        host(Polled::default(), None, 1),
+        host(said(90_000, 50.0, 50.0), Some(1), 0),
+        host(Polled { asleep: true, ..said(99_999, 0.0, 0.0) }, None, 0),
+    ];
+    let status: Value = serde_json::from_str(&to_json(&hosts, NOW)).expect("JSON");
+    let totals = ["known_hosts", "running", "waiting", "in_flight"].map(|key| status[key].as_u64());
+    assert_eq!(totals, [Some(2), Some(3), Some(2), Some(5)], "what is stale does not count");
+    assert_eq!(
+        status["hosts"][0],
+        json!({
+            "host": "[fd00::1]:8000", "life": "ready", "reason": "its engine answers", "draining": false,
+            "drained": false, "in_flight": 4, "prefill_tokens": 7, "running": 3, "waiting": 2, "age_ms": 500,
+            "failed_polls": 0, "kv_usage_percent": 25,
+        })
+    );
+    let lives: Vec<&Value> = (0..4).map(|n| &status["hosts"][n]["life"]).collect();
+    assert_eq!(lives, ["ready", "ready", "draining", "sleeping"]);
+    assert!(status["hosts"][1].get("running").is_none(), "unknown is not zero");
+    let none: Value = serde_json::from_str(&to_json(&[], NOW)).expect("JSON");
+    assert_eq!(none["hosts"], json!([]));
+}
