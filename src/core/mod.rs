@@ -18,6 +18,7 @@
 //! | what does one worker know, and have in flight? | [`router`] |
 //! | what stands for a prompt that is not in the request? | [`session`] |
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
+//! | is there room for a request of this priority? | [`shed`] |
 //! | how are the hosts, in JSON? | [`status`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
@@ -50,6 +51,7 @@ pub mod router;
 pub mod scrape;
 pub mod session;
 pub mod shadow;
+pub mod shed;
 pub mod snapshot;
 pub mod status;
 pub mod usage;

@@ -475,6 +475,11 @@ impl Situation<'_> {
         self.behind(&self.queue(host), host, uncached)
     }
 
+    /// Seconds of uncached prefill that stand before a new request on a host.
+    pub fn backlog_s(&self, host: &Host) -> f64 {
+        self.queue(host).prefill_tokens / self.rate(host)
+    }
+
     fn queue(&self, host: &Host) -> Queue {
         self.load.queue(host, self.freshness)
     }

@@ -5,7 +5,7 @@
 //! handed the [`Change`]s that it shall apply to the gauges that all workers share.
 
 use super::blocks::BlockHash;
-use super::config::{Config, Learning, Routing};
+use super::config::{Config, Learning, Routing, Shed};
 use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
 use super::index::{Index, Stamp};
@@ -16,6 +16,7 @@ use super::prompt::{Outline, Prompt, Unread, View};
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
 use super::shadow::Shadow;
+use super::shed::Overload;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
 use std::collections::HashMap;
@@ -246,6 +247,11 @@ impl Router {
     pub fn decide_unread(&self, why: Unread, has_body: bool, now_ms: u64) -> Decision {
         let uncached_tokens = if has_body { self.uncached_tokens } else { 0.0 };
         self.situation(now_ms).route_unread(why, uncached_tokens)
+    }
+
+    /// Whether every host is past one of these bounds.
+    pub fn overload(&self, bounds: &Shed, now_ms: u64) -> Option<Overload> {
+        Overload::of(&self.situation(now_ms), bounds)
     }
 
     /// What is to be kept of a decision that is not carried out; nothing where it named no host.

@@ -31,6 +31,7 @@ mod prompt;
 mod readme;
 mod route;
 mod router;
+mod shed;
 mod status;
 mod support;
 mod usage;
