@@ -14,6 +14,7 @@
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
+//! | what is a prefix worth that only another host has? | [`tier`] |
 //! | where does this request go, and why? | [`route`] |
 //! | what does one worker know, and have in flight? | [`router`] |
 //! | what stands for a prompt that is not in the request? | [`session`] |
@@ -54,5 +55,6 @@ pub mod shadow;
 pub mod shed;
 pub mod snapshot;
 pub mod status;
+pub mod tier;
 pub mod usage;
 pub mod wire;

@@ -64,6 +64,8 @@ struct Held {
     is_shared: bool,
     /// 0 once the prefill is over.
     prefill_tokens: u64,
+    /// What is spared of the prefill by fetching: such tokens enter the cache all the same.
+    spared_tokens: u64,
     /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
     /// clock.
     over_at_ms: Option<u64>,
@@ -307,6 +309,7 @@ impl Router {
             cold_mark: decision.cold_mark,
             is_shared: decision.is_shared,
             prefill_tokens: tokens,
+            spared_tokens: decision.spared_tokens,
             over_at_ms: None,
         };
         self.held.insert(stream, held);
@@ -314,7 +317,7 @@ impl Router {
             slot,
             requests: 1,
             prefill_tokens: tokens as i64,
-            sent_tokens: tokens as i64,
+            sent_tokens: (tokens + decision.spared_tokens) as i64,
             cold: i64::from(decision.reason == Reason::Cold),
             cold_mark: decision.cold_mark,
         }))
@@ -328,6 +331,7 @@ impl Router {
         let tokens = self.tokens(uncached_bytes, prompt);
         let held = self.held.get_mut(&stream).filter(|held| held.prefill_tokens > 0)?;
         let tokens = if held.is_shared { unshared(tokens) } else { tokens };
+        let tokens = tokens.saturating_sub(held.spared_tokens);
         let more = tokens as i64 - held.prefill_tokens as i64;
         held.ahead_tokens = held.ahead_tokens.saturating_add_signed(more);
         held.prefill_tokens = tokens;
@@ -407,7 +411,7 @@ impl Router {
         let held = self.held.get_mut(&stream)?;
         let from = std::mem::replace(&mut held.slot, to);
         let tokens = held.prefill_tokens as i64;
-        let cold_mark = held.cold_mark;
+        let (cold_mark, sent_tokens) = (held.cold_mark, tokens + held.spared_tokens as i64);
         if let Some((prompt, whole)) = prompt {
             for (block, _) in prompt.view(false).keys().chain(prompt.view(true).keys()) {
                 self.index.withdraw(block, from);
@@ -426,7 +430,7 @@ impl Router {
             slot: to,
             requests: 1,
             prefill_tokens: tokens,
-            sent_tokens: tokens,
+            sent_tokens,
             cold_mark,
             ..Change::default()
         };

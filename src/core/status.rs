@@ -4,6 +4,7 @@
 //! it, and its mark. Back-off after failures is each worker's own and not told.
 
 use super::fleet::Polled;
+use super::tier::{self, Tier};
 use std::fmt::Write;
 
 /// Milliseconds after a mark until every worker has seen it, and what they sent before has been counted: a few ticks.
@@ -86,23 +87,27 @@ impl HostStatus {
         if self.polled.at_ms != 0 && self.polled.kv_usage >= 0.0 {
             let _ = write!(json, ",\"kv_usage_percent\":{}", (100.0 * self.polled.kv_usage) as u64);
         }
+        if let Some(ratio) = self.polled.lookups.hit_ratio(self.polled.prompt_tokens) {
+            let _ = write!(json, ",\"tier_hit_percent\":{}", (100.0 * ratio) as u64);
+        }
         json.push('}');
         json
     }
 }
 
-/// The whole fleet as one JSON object.
-pub fn to_json(hosts: &[HostStatus], moment: Moment) -> String {
+/// The whole fleet as one JSON object. `tier` is how misses are priced.
+pub fn to_json(hosts: &[HostStatus], tier: Tier, moment: Moment) -> String {
     let known = || hosts.iter().filter(|host| host.is_fresh(moment));
     let running: f64 = known().map(|host| host.polled.running).sum();
     let waiting: f64 = known().map(|host| host.polled.waiting).sum();
     let in_flight: u64 = hosts.iter().map(|host| u64::from(host.requests)).sum();
     let listed: Vec<String> = hosts.iter().map(|host| host.to_json(moment)).collect();
     format!(
-        "{{\"hosts\":[{}],\"known_hosts\":{},\"running\":{},\"waiting\":{},\"in_flight\":{in_flight}}}\n",
+        "{{\"hosts\":[{}],\"known_hosts\":{},\"running\":{},\"waiting\":{},\"in_flight\":{in_flight},\"tier\":{}}}\n",
         listed.join(","),
         known().count(),
         running as u64,
         waiting as u64,
+        tier::to_json(tier, hosts.iter().map(|host| &host.polled.lookups)),
     )
 }

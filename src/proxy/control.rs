@@ -100,7 +100,10 @@ impl Listener {
 
     fn status(&self) -> Answer {
         match self.hosts() {
-            Some(hosts) => (200, JSON, status::to_json(&hosts, self.moment()).into_bytes()),
+            Some(hosts) => {
+                let tier = self.shared.snapshot().unwrap_or_default().tier;
+                (200, JSON, status::to_json(&hosts, tier, self.moment()).into_bytes())
+            }
             None => {
                 (503, TEXT, b"nothing is known: does a filter with this cluster and vm_id route?\n".to_vec())
             }

@@ -34,6 +34,7 @@ mod router;
 mod shed;
 mod status;
 mod support;
+mod tier;
 mod usage;
 
 #[cfg(not(target_arch = "wasm32"))]

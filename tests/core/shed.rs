@@ -4,7 +4,7 @@ use super::support::{addresses, config, config_with, router};
 use super::test;
 use kvroute::core::config::{Config, Shed};
 use kvroute::core::drains::Drains;
-use kvroute::core::fleet::{Part, Polled, Slot};
+use kvroute::core::fleet::{Polled, Slot};
 use kvroute::core::prompt::{api_of, Api, Unread};
 use kvroute::core::route::{Decision, Reason};
 use kvroute::core::router::Router;
@@ -33,7 +33,7 @@ fn fleet_of(hosts: &[Polled]) -> Router {
     let mut router = router(hosts.len());
     let named = addresses(hosts.len()).into_iter().zip(hosts).enumerate();
     let hosts = named.map(|(n, (address, polled))| (Slot(n as u16), address, *polled)).collect();
-    router.apply(&Snapshot { foreign_share: 0.0, part: Part::ALL, hosts });
+    router.apply(&Snapshot { hosts, ..Snapshot::default() });
     router
 }
 

@@ -43,7 +43,7 @@ async fn a_full_fleet_turns_the_unimportant_away_and_keeps_their_connections() {
     let is_full = || testbed.fleet.engines().iter().all(|engine| engine.waiting() > 0).then_some(());
     until("requests wait everywhere", SOON, async || is_full()).await.unwrap();
     // Until the filter has seen it, who comes waits with the others.
-    let chat = Chat::new("a secret of little importance");
+    let chat = Chat::new("a lighthouse of little importance");
     let turned_away = async || {
         let sent = chat.post(testbed.address);
         let reply = tokio::time::timeout(Duration::from_millis(500), sent).await.ok()?.ok()?;
@@ -68,7 +68,7 @@ async fn a_full_fleet_turns_the_unimportant_away_and_keeps_their_connections() {
             if path.ends_with("messages") { is_anthropic } else { body["error"]["code"] == 429 },
             "{body}"
         );
-        assert!(!body.to_string().contains("secret"));
+        assert!(!body.to_string().contains("lighthouse"));
     }
     assert_eq!(before, seen(), "no engine saw any of them");
     long.iter().for_each(tokio::task::JoinHandle::abort);
@@ -77,7 +77,7 @@ async fn a_full_fleet_turns_the_unimportant_away_and_keeps_their_connections() {
         (testbed.stats().await.ok()?.value("wasmcustom.kvroute_requests_shed_total") >= 4).then_some(())
     };
     until("they are counted", SOON, told).await.unwrap();
-    assert!(!testbed.envoy.log().contains("secret"));
+    assert!(!testbed.envoy.log().contains("lighthouse"));
 }
 
 /// C76

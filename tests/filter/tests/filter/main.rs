@@ -22,3 +22,4 @@ mod sanitising;
 mod sessions;
 mod shadow;
 mod shed;
+mod tier;
