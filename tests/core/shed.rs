@@ -31,9 +31,11 @@ fn says(waiting: f64, kv_usage: f64) -> Polled {
 
 fn fleet_of(hosts: &[Polled]) -> Router {
     let mut router = router(hosts.len());
-    let named = addresses(hosts.len()).into_iter().zip(hosts).enumerate();
-    let hosts = named.map(|(n, (address, polled))| (Slot(n as u16), address, *polled)).collect();
-    router.apply(&Snapshot { hosts, ..Snapshot::default() });
+    let mut snapshot = Snapshot::default();
+    for (n, (address, polled)) in addresses(hosts.len()).iter().zip(hosts).enumerate() {
+        snapshot.put(Slot(n as u16), address, *polled);
+    }
+    router.apply(&snapshot);
     router
 }
 

@@ -64,7 +64,7 @@ pub struct Config {
     pub learning: Learning,
     /// Past which bounds unimportant requests are turned away; nothing if none ever are.
     pub shed: Option<Shed>,
-    /// The exchange with other gateways, if there is one; always there for [`Config::control`].
+    /// The exchange with other gateways, if there is one. For [`Config::control`], what its requests must prove.
     pub peers: Option<Peers>,
 }
 
