@@ -10,7 +10,7 @@
 //! the others ([`super::load`]).
 
 use super::adapters::Adapters;
-use super::drains::Drains;
+use super::drains::{Drains, Mark, Marker};
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
 use super::scrape::EngineSample;
@@ -284,8 +284,8 @@ pub struct Host {
     pub turn: u16,
     /// How its last requests ended.
     pub health: Health,
-    /// Since when it is marked to go, in milliseconds of the wall clock; 0 where the configuration says so.
-    pub draining_since_ms: Option<u64>,
+    /// Its mark, if it is to go.
+    pub marked: Option<Mark>,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
     /// the past fades, and for a host that joins set so that it begins with as many as the others have.
     cold_since: Option<i64>,
@@ -363,7 +363,7 @@ impl Fleet {
                 told_keeps: None,
                 turn: 0,
                 health: Health::default(),
-                draining_since_ms: None,
+                marked: None,
                 cold_since: None,
             }));
         }
@@ -403,7 +403,8 @@ impl Fleet {
     pub fn settle_drains(&mut self, configured: &[String], drains: &Drains) {
         for host in &mut self.hosts {
             let is_configured = configured.contains(&host.address);
-            host.draining_since_ms = if is_configured { Some(0) } else { drains.since_ms(&host.address) };
+            let always = is_configured.then_some(Mark { since_ms: 0, by: Marker::Configuration });
+            host.marked = always.or_else(|| drains.of(&host.address));
         }
     }
 

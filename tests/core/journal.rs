@@ -127,8 +127,8 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
     snapshot.put(Slot(4), "[::1]:8000", polled);
     snapshot.put(Slot(0), "10.0.0.1:8000", Polled { failures: 1, ..polled });
     assert_eq!(Snapshot::decode(&snapshot.encode()), Some(snapshot.clone()));
-    assert_eq!(snapshot.polled(Slot(4), "[::1]:8000"), Some(&polled));
-    assert_eq!(snapshot.polled(Slot(4), "10.0.0.9:8000"), None);
+    assert_eq!(snapshot.entry(Slot(4), "[::1]:8000").map(|entry| entry.polled), Some(polled));
+    assert_eq!(snapshot.entry(Slot(4), "10.0.0.9:8000"), None);
 }
 
 #[test]

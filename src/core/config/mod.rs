@@ -60,7 +60,7 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
-    /// The exchange with other gateways, if there is one; always there for [`Config::control`].
+    /// The exchange with other gateways, if there is one. For [`Config::control`], what its requests must prove.
     pub peers: Option<Peers>,
 }
 

@@ -181,3 +181,21 @@ fn the_control_listener_says_what_is_wrong_with_a_request() {
     assert_eq!((&escaped["host"], &escaped["drained"]), (&json!("[fd00::1]:8000"), &json!(false)));
     assert_eq!(operator.json("GET", "/kvroute/status")["hosts"].as_array().map(Vec::len), Some(3));
 }
+
+#[test]
+fn without_a_secret_whoever_reaches_the_listener_may_ask_but_gets_no_journal() {
+    let mut gateway = Gateway::with_workers(1, 3);
+    gateway.run(1_000);
+    let listens = json!({ "cluster": CLUSTER, "control": true });
+    let control = gateway.proxy.worker(&listens.to_string()).expect("a good configuration");
+    let ask = |path: &str| {
+        let stream = control.request([(":method", "GET"), (":path", path), (":authority", "gateway")], true);
+        let reply = stream.local_reply().expect("answered here");
+        stream.finish();
+        reply.status
+    };
+    assert_eq!(
+        (ask("/kvroute/status"), ask("/kvroute/journal?sent=1"), ask("/kvroute/journal")),
+        (200, 404, 404)
+    );
+}
