@@ -3,6 +3,8 @@
 //! There is no second, hand-kept configuration: what the tests prove holds for the file a user copies.
 //! All ports become 0, so that Envoy takes free ones; [`crate::envoy`] asks it which.
 
+use crate::endpoints::Endpoints;
+use crate::loopback;
 use crate::policy::Policy;
 use crate::repository;
 use anyhow::{Context, Result};
@@ -19,7 +21,7 @@ pub const CONTROL: &str = "kvroute_control";
 const PEERS: &str = "kvroute_peers";
 
 /// Name of the routed cluster, as in the file.
-const CLUSTER: &str = "vllm";
+pub const CLUSTER: &str = "vllm";
 
 /// One Envoy configuration.
 #[derive(Debug, Clone)]
@@ -41,6 +43,31 @@ impl Config {
         set_endpoints(self.cluster_mut(CLUSTER), hosts);
         let spelled: Vec<String> = hosts.iter().map(SocketAddr::to_string).collect();
         self.plugin("/hosts", json!(spelled))
+    }
+
+    /// Takes the cluster's endpoints from this file while it runs. The plugin's `hosts` stay as they are.
+    pub fn endpoints_from(mut self, endpoints: &Endpoints) -> Self {
+        let cluster = self.cluster_mut(endpoints.cluster());
+        cluster["type"] = json!("EDS");
+        cluster["eds_cluster_config"] = json!({"eds_config": {
+            "resource_api_version": "V3",
+            "path_config_source": {"path": endpoints.path().to_string_lossy()},
+        }});
+        if let Some(cluster) = cluster.as_object_mut() {
+            cluster.remove("load_assignment");
+        }
+        self
+    }
+
+    /// Adds a cluster of this name that leads to Envoy's own admin interface, for the plugin to ask who is there.
+    pub fn with_admin_cluster(mut self, name: &str) -> Self {
+        let admin = loopback::own(9901);
+        *address_of(&mut self.document["admin"]) = socket_address(admin);
+        let mut cluster = json!({"name": name, "type": "STATIC", "connect_timeout": "1s",
+            "load_assignment": {"cluster_name": name}});
+        set_endpoints(&mut cluster, &[admin]);
+        push(&mut self.document["static_resources"]["clusters"], cluster);
+        self
     }
 
     /// Sets one key of the plugin's configuration, named by a JSON pointer such as `/poll/interval_ms`.
@@ -104,8 +131,7 @@ impl Config {
         push(&mut self.document["static_resources"]["clusters"], cluster.clone());
 
         let listener = named(&mut added["listeners"], CONTROL);
-        *address_of(listener) =
-            json!({"address": gateways[own].ip().to_string(), "port_value": gateways[own].port()});
+        *address_of(listener) = socket_address(gateways[own]);
         let spelled: Vec<String> = gateways.iter().map(SocketAddr::to_string).collect();
         let control = edit_json(listener, |control| {
             set(control, "/peers/hosts", json!(spelled));
@@ -219,6 +245,10 @@ fn address_of(owner: &mut Value) -> &mut Value {
     &mut owner["address"]["socket_address"]
 }
 
+fn socket_address(address: SocketAddr) -> Value {
+    json!({"address": address.ip().to_string(), "port_value": address.port()})
+}
+
 fn free_port() -> Value {
     json!({"address": "127.0.0.1", "port_value": 0})
 }
@@ -226,10 +256,7 @@ fn free_port() -> Value {
 fn set_endpoints(cluster: &mut Value, hosts: &[SocketAddr]) {
     let endpoints: Vec<Value> = hosts
         .iter()
-        .map(|host| {
-            let address = json!({"address": host.ip().to_string(), "port_value": host.port()});
-            json!({"endpoint": {"address": {"socket_address": address}}})
-        })
+        .map(|host| json!({"endpoint": {"address": {"socket_address": socket_address(*host)}}}))
         .collect();
     cluster["load_assignment"]["endpoints"] = json!([{ "lb_endpoints": endpoints }]);
 }
