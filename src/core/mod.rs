@@ -19,6 +19,8 @@
 //! | what stands for a prompt that is not in the request? | [`session`] |
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
 //! | how are the hosts, in JSON? | [`status`] |
+//! | how long is the fleet's queue, and how many replicas would it take? | [`signals`] |
+//! | how is a number written without the library's floats? | [`decimal`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
 //! | what do gateways tell each other? | [`peers`] |
@@ -34,6 +36,7 @@ pub mod audit;
 pub mod blocks;
 pub mod bytes;
 pub mod config;
+pub mod decimal;
 pub mod drains;
 pub mod fleet;
 pub mod gateways;
@@ -50,6 +53,7 @@ pub mod router;
 pub mod scrape;
 pub mod session;
 pub mod shadow;
+pub mod signals;
 pub mod snapshot;
 pub mod status;
 pub mod usage;

@@ -31,6 +31,7 @@ mod prompt;
 mod readme;
 mod route;
 mod router;
+mod signals;
 mod status;
 mod support;
 mod usage;

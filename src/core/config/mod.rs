@@ -12,6 +12,7 @@ mod peers;
 mod prompt;
 mod protobuf;
 mod routing;
+mod signals;
 
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
@@ -19,7 +20,9 @@ pub use pattern::Pattern;
 pub use peers::{Peers, Secret};
 pub use prompt::{Prompt, Session, ToolsPlace};
 pub use routing::Routing;
+pub use signals::Signals;
 
+use super::decimal::shown;
 use serde_json::{Map, Value};
 use std::fmt;
 
@@ -60,6 +63,8 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
+    /// What is wanted of the fleet's size.
+    pub signals: Signals,
     /// The exchange with other gateways, if there is one; always there for [`Config::control`].
     pub peers: Option<Peers>,
 }
@@ -139,6 +144,7 @@ impl Config {
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
+            signals: Signals::take(section.section("signals")?)?,
         };
         section.finish()?;
         Ok(config)
@@ -379,18 +385,6 @@ pub fn is_envoy_address(text: &str) -> bool {
 fn is_header_name(text: &str) -> bool {
     let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     !text.is_empty() && text.bytes().all(valid)
-}
-
-/// A number for a message, to thousandths: the libraries' ways to print a float are 15 KiB of wasm and more.
-fn shown(number: f64) -> String {
-    if number.is_nan() || number.abs() >= 1e12 {
-        return "a number beyond all bounds".to_owned();
-    }
-    let sign = if number < 0.0 { "-" } else { "" };
-    let thousandths = (number.abs() * 1_000.0).round() as u64;
-    let (whole, rest) = (thousandths / 1_000, thousandths % 1_000);
-    let text = format!("{sign}{whole}.{rest:03}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn kind(value: &Value) -> &'static str {
