@@ -36,7 +36,7 @@ pub enum Ground {
     Unknown,
     /// No more than twice as many at once.
     Growth,
-    /// Never fewer.
+    /// Nothing asks for more than the least.
     Least,
     /// Never more.
     Most,
@@ -84,7 +84,7 @@ impl Ground {
             }
             Ground::Unknown => ("unknown", "nothing was seen by which fewer could be judged"),
             Ground::Growth => ("growth", "no more than twice as many, or four more, at once"),
-            Ground::Least => ("min_replicas", "never fewer than min_replicas"),
+            Ground::Least => ("min_replicas", "nothing asks for more than min_replicas"),
             Ground::Most => ("max_replicas", "never more than max_replicas"),
             Ground::Window => ("window", "the highest recommendation of the last window_s seconds"),
             Ground::Stale => ("stale", "engines do not answer: held, and never less until they do"),
@@ -160,7 +160,7 @@ impl Signals {
                 (wanted, ground) = (bound, by);
             }
         }
-        if wanted < self.settings.min_replicas {
+        if wanted <= self.settings.min_replicas {
             (wanted, ground) = (self.settings.min_replicas, Ground::Least);
         }
         self.recommended = wanted;

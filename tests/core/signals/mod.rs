@@ -230,7 +230,7 @@ fn when_engines_fall_silent_everything_is_held_and_says_so() {
     // They are back, and idle: nothing falls at once.
     assert_eq!(leader.sees(&fleet(3, 0.0, 0.0), 200).desired, 6);
     let idle = leader.sees(&fleet(3, 0.0, 0.0), 600).clone();
-    assert_eq!((idle.desired, idle.stale, idle.ground), (1, false, Ground::Running), "{idle:?}");
+    assert_eq!((idle.desired, idle.stale, idle.ground), (1, false, Ground::Least), "{idle:?}");
 }
 
 #[test]
