@@ -41,7 +41,7 @@ enum Loaded {
         worker: Rc<RefCell<Worker>>,
         poller: Poller,
         peers: Peers,
-        signals: Publisher,
+        signals: Box<Publisher>,
     },
     /// It answers on a control listener. It knows no hosts and never ticks.
     Control(Rc<Listener>),
@@ -57,7 +57,7 @@ impl RootContext for Root {
             }
             Ok(config) => {
                 let (worker, poller) = (Worker::of(&config), Poller::new(&bytes));
-                let signals = Publisher::new(&mut worker.borrow_mut(), &config, now_ms());
+                let signals = Box::new(Publisher::new(&mut worker.borrow_mut(), &config, now_ms()));
                 let (config, peers) = (Rc::new(config), Peers::default());
                 self.loaded = Some(Loaded::Routing { config, worker, poller, peers, signals });
                 host::set_tick_period(Duration::from_millis(TICK_MS)).or_count().is_some()

@@ -314,21 +314,21 @@ impl Stats {
 /// The gauges of the queue signals: set by the leader, for whoever scales the fleet.
 #[derive(Debug)]
 pub struct SignalGauges {
-    ids: [Option<u32>; GAUGES.len()],
+    ids: Vec<Option<u32>>,
 }
 
 impl SignalGauges {
     /// Defines all of them, or finds them defined.
     pub fn new() -> Self {
         let gauge = |name| define(MetricKind::Gauge, format_args!("kvroute_signals_{name}"));
-        Self { ids: GAUGES.map(gauge) }
+        Self { ids: GAUGES.into_iter().map(gauge).collect() }
     }
 
     /// Tells what is known.
     pub fn set(&self, signals: &Signals, now_ms: u64) {
         for (id, value) in self.ids.iter().zip(signals.gauges(now_ms)) {
             if let Some(id) = id {
-                record(*id, value);
+                record(*id, (value + 0.5) as u64);
             }
         }
     }

@@ -14,7 +14,7 @@ mod wire;
 
 pub use desired::{Ground, Terms};
 pub use knee::Knee;
-pub use reading::{Reading, Seen};
+pub use reading::{Reading, Seen, Totals};
 pub use said::GAUGES;
 
 use super::config;
@@ -109,9 +109,22 @@ struct Smooth {
     all: f64,
 }
 
-/// How much a mean over `seconds` follows a value that stood for `dt`. Without an exponential, which is a kilobyte of wasm.
-fn gain(dt: f64, seconds: f64) -> f64 {
-    dt / (seconds + dt)
+/// How long a value stood, and what that does to a mean.
+struct Step {
+    dt: f64,
+    is_first: bool,
+    may_fall: bool,
+}
+
+impl Step {
+    /// Moves a mean over `seconds`. Without an exponential, which is a kilobyte of wasm; one copy of it, for the same
+    /// reason.
+    #[inline(never)]
+    fn follow(&self, mean: &mut f64, now: f64, seconds: f64) {
+        let gain = if self.is_first { 1.0 } else { self.dt / (seconds + self.dt) };
+        let next = *mean + gain * (now - *mean);
+        *mean = if self.may_fall { next } else { mean.max(next) };
+    }
 }
 
 impl Signals {
@@ -195,7 +208,8 @@ impl Meter {
         signals.computed_ms = now_ms;
         signals.settings = *settings;
         signals.stale = !reading.is_whole();
-        let readies = std::mem::replace(&mut signals.ready, reading.ready());
+        let totals = reading.totals(settings.waiting_per_replica);
+        let readies = std::mem::replace(&mut signals.ready, totals.ready);
         signals.slots = reading.hosts.iter().map(|host| host.slot).collect();
         let scale = signals.scale();
         let had_looked = !self.past.is_empty();
@@ -208,8 +222,8 @@ impl Meter {
         if !signals.stale {
             signals.whole_ms = now_ms;
         }
-        signals.read(reading);
-        signals.average(reading, rate.unwrap_or(signals.smooth.rate), is_first, dt);
+        signals.read(reading, &totals);
+        signals.average(totals.in_flight, rate.unwrap_or(signals.smooth.rate), is_first, dt);
         if !signals.stale {
             let is_calm = signals.waiting < 1.0 && readies == signals.ready;
             // The mean of what ran a moment ago does not run now.
@@ -234,53 +248,40 @@ impl Signals {
     }
 
     /// Takes the sums over.
-    fn read(&mut self, reading: &Reading) {
-        let ready = || reading.hosts.iter().filter(|host| host.is_ready);
-        let target = self.settings.waiting_per_replica;
-        let full = |host: &Seen| (host.waiting / target).max(host.kv_usage).min(1.0);
-        let readies = f64::from(self.ready);
-        let saturation = if self.ready == 0 { 0.0 } else { ready().map(full).sum::<f64>() / readies };
+    fn read(&mut self, reading: &Reading, totals: &Totals) {
         let sums = [
-            (&mut self.waiting, reading.sum(|host| host.waiting)),
-            (&mut self.running, reading.sum(|host| host.running)),
-            (&mut self.backlog_tokens, reading.sum(|host| host.backlog_tokens)),
-            (&mut self.saturation, saturation),
+            (&mut self.waiting, totals.waiting),
+            (&mut self.running, totals.running),
+            (&mut self.backlog_tokens, totals.backlog_tokens),
+            (&mut self.saturation, totals.full / f64::from(totals.ready.max(1))),
         ];
         for (known, now) in sums {
             *known = if self.stale { known.max(now) } else { now };
         }
-        let rate = ready().map(|host| host.prefill_rate).sum::<f64>();
         let one = reading.hosts.first().map_or(0.0, |host| host.prefill_rate);
-        self.prefill_rate = rate.max(one);
+        self.prefill_rate = totals.prefill_rate.max(one);
     }
 
     /// Moves the means.
-    fn average(&mut self, reading: &Reading, rate: f64, is_first: bool, dt: f64) {
-        let own = reading.sum(|host| f64::from(host.in_flight));
-        let Smooth { fast, slow, even, shown, running, backlog, rate: mean_rate, own: mean_own, all } =
-            &mut self.smooth;
-        let means = [
-            (fast, self.waiting, FAST_S),
-            (slow, self.waiting, SLOW_S),
-            (&mut *even, self.waiting, EVEN_S),
-            (running, self.running, EVEN_S),
-            (backlog, self.backlog_tokens, FAST_S),
-            (mean_rate, rate, EVEN_S),
-            (mean_own, own, SLOW_S),
-            (all, self.running + self.waiting, SLOW_S),
-        ];
-        for (mean, now, seconds) in means {
-            let next = if is_first { now } else { *mean + gain(dt, seconds) * (now - *mean) };
-            *mean = if self.stale { mean.max(next) } else { next };
-        }
+    fn average(&mut self, own: f64, rate: f64, is_first: bool, dt: f64) {
+        let step = Step { dt, is_first, may_fall: !self.stale };
+        let smooth = &mut self.smooth;
+        step.follow(&mut smooth.fast, self.waiting, FAST_S);
+        step.follow(&mut smooth.slow, self.waiting, SLOW_S);
+        step.follow(&mut smooth.even, self.waiting, EVEN_S);
+        step.follow(&mut smooth.running, self.running, EVEN_S);
+        step.follow(&mut smooth.backlog, self.backlog_tokens, FAST_S);
+        step.follow(&mut smooth.rate, rate, EVEN_S);
+        step.follow(&mut smooth.own, own, SLOW_S);
+        step.follow(&mut smooth.all, self.running + self.waiting, SLOW_S);
         // Below a tenth of a request nothing waits.
-        let (low, high) = (*even * (1.0 - PLAY), *even * (1.0 + PLAY));
-        *shown = if is_first {
-            *even
-        } else if *even < 0.1 {
+        let (even, shown) = (smooth.even, smooth.shown);
+        smooth.shown = if is_first {
+            even
+        } else if even < 0.1 {
             0.0
         } else {
-            shown.max(low).min(high)
+            shown.max(even * (1.0 - PLAY)).min(even * (1.0 + PLAY))
         };
         // Not while it drains, though the mean of the last seconds is still high.
         let lately = self.smooth.fast.min(self.waiting);

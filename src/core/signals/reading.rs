@@ -39,22 +39,52 @@ pub struct Reading {
     pub hosts: Vec<Seen>,
 }
 
+/// Sums over the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Totals {
+    /// Hosts that take requests.
+    pub ready: u32,
+    /// Requests waiting.
+    pub waiting: f64,
+    /// Requests running.
+    pub running: f64,
+    /// Uncached prompt tokens that stand.
+    pub backlog_tokens: f64,
+    /// Requests of this gateway in flight.
+    pub in_flight: f64,
+    /// Tokens a second that those hosts prefill.
+    pub prefill_rate: f64,
+    /// How full they are, each at most 1.
+    pub full: f64,
+}
+
 impl Reading {
     /// The fleet as a worker sees it.
     pub fn of(situation: &Situation) -> Self {
         Self { hosts: situation.fleet.hosts().iter().map(|host| Seen::of(situation, host)).collect() }
     }
 
-    /// The sum of something over the hosts that it is known of: those that answer, and those that take requests, as
-    /// they said last. One that neither answers nor takes requests has no queue any more.
-    pub fn sum(&self, of: impl Fn(&Seen) -> f64) -> f64 {
-        let known = self.hosts.iter().filter(|host| host.is_fresh || host.is_ready);
-        known.map(of).sum::<f64>().min(MOST)
-    }
-
-    /// How many hosts take requests.
-    pub fn ready(&self) -> u32 {
-        self.hosts.iter().filter(|host| host.is_ready).count() as u32
+    /// The sums over the hosts that something is known of: those that answer, and those that take requests, as they said
+    /// last. One that neither answers nor takes requests has no queue any more. `target` is how many requests fill a host.
+    pub fn totals(&self, target: f64) -> Totals {
+        let mut totals = Totals::default();
+        for host in &self.hosts {
+            if host.is_fresh || host.is_ready {
+                totals.waiting += host.waiting;
+                totals.running += host.running;
+                totals.backlog_tokens += host.backlog_tokens;
+                totals.in_flight += f64::from(host.in_flight);
+            }
+            if host.is_ready {
+                totals.ready += 1;
+                totals.prefill_rate += host.prefill_rate;
+                totals.full += (host.waiting / target).max(host.kv_usage).min(1.0);
+            }
+        }
+        for sum in [&mut totals.waiting, &mut totals.running, &mut totals.backlog_tokens] {
+            *sum = sum.min(MOST);
+        }
+        totals
     }
 
     /// Whether all that take requests have answered recently, and at least one has.
@@ -78,8 +108,7 @@ impl Seen {
             is_fresh: situation.freshness.is_fresh(host),
             running: host.polled.running.min(MOST),
             waiting: host.polled.waiting.min(MOST),
-            // `max` and `min` of NaN are the other.
-            kv_usage: host.polled.kv_usage.max(0.0).min(1.0),
+            kv_usage: Some(host.polled.kv_usage).filter(|share| share.is_finite()).unwrap_or(0.0),
             in_flight: host.own.requests,
             begun: host.own.begun,
             backlog_tokens: queue.prefill_tokens.min(MOST),

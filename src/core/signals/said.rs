@@ -1,6 +1,6 @@
 //! The signals in JSON, for whoever scales the fleet, and as whole numbers for gauges.
 
-use super::{Signals, Terms};
+use super::Signals;
 use crate::core::decimal::shown;
 use crate::core::fleet::{Polled, Slot};
 use crate::core::status::Moment;
@@ -25,116 +25,150 @@ pub const GAUGES: [&str; 15] = [
     "age_ms",
 ];
 
+/// Names of the numbers at the top of the JSON.
+const TOP: [&str; 12] = [
+    "desired_replicas",
+    "ready_replicas",
+    "waiting",
+    "waiting_smoothed",
+    "running",
+    "backlog_tokens",
+    "backlog_seconds",
+    "saturation",
+    "requests_per_second",
+    "knee_requests_per_second_per_replica",
+    "knee_at_least_requests_per_second_per_replica",
+    "age_ms",
+];
+
+/// Names of what the desired replicas were made of.
+const TERMS: [&str; 20] = [
+    "queue_replicas",
+    "rising_replicas",
+    "backlog_replicas",
+    "carry_replicas",
+    "recommended_replicas",
+    "ready_replicas",
+    "waiting_mean_10s",
+    "waiting_mean_60s",
+    "running_mean_30s",
+    "backlog_tokens_mean_10s",
+    "prefill_tokens_per_second",
+    "requests_per_second_mean_30s",
+    "knee_requests_per_second_per_replica",
+    "running_per_replica_without_queue",
+    "waiting_per_replica",
+    "backlog_s",
+    "knee_share",
+    "min_replicas",
+    "max_replicas",
+    "window_s",
+];
+
+/// What stands for a number that is not known: `null` in JSON, 0 in a gauge.
+const UNKNOWN: f64 = f64::NAN;
+
 impl Signals {
-    /// The values of the gauges, in whole numbers. What is not known is 0.
-    pub fn gauges(&self, now_ms: u64) -> [u64; GAUGES.len()] {
-        let thousandths = |number: Option<f64>| (1_000.0 * number.unwrap_or(0.0)).round() as u64;
+    /// The values of the gauges, to be rounded. What is not known is 0.
+    pub fn gauges(&self, now_ms: u64) -> [f64; GAUGES.len()] {
+        let age_ms = if self.stale { self.age_ms(now_ms).unwrap_or(0) } else { 0 };
         [
-            u64::from(self.desired),
-            u64::from(self.ready),
-            self.waiting.round() as u64,
-            self.waiting_smoothed().round() as u64,
-            self.running.round() as u64,
-            self.backlog_tokens.round() as u64,
-            thousandths(Some(self.backlog_s())),
-            (100.0 * self.saturation).round() as u64,
-            u64::from(self.rising),
-            thousandths(self.rate()),
-            thousandths(self.knee.rate()),
-            thousandths(self.knee.at_least()),
-            u64::from(self.recommended),
-            u64::from(self.stale),
-            if self.stale { self.age_ms(now_ms).unwrap_or(0) } else { 0 },
+            f64::from(self.desired),
+            f64::from(self.ready),
+            self.waiting,
+            self.waiting_smoothed(),
+            self.running,
+            self.backlog_tokens,
+            1_000.0 * self.backlog_s(),
+            100.0 * self.saturation,
+            f64::from(u8::from(self.rising)),
+            1_000.0 * self.rate().unwrap_or(0.0),
+            1_000.0 * self.knee.rate().unwrap_or(0.0),
+            1_000.0 * self.knee.at_least().unwrap_or(0.0),
+            f64::from(self.recommended),
+            f64::from(u8::from(self.stale)),
+            age_ms as f64,
         ]
     }
 
     /// One JSON object. What a scaler takes stands at its top, as plain numbers; what is not known is `null`.
     pub fn to_json(&self, hosts: &[(Slot, String, Polled)], moment: Moment) -> String {
         let mut json = String::from("{");
-        let number = |number: f64| Some(number);
-        for (name, value) in [
-            ("desired_replicas", number(f64::from(self.desired))),
-            ("ready_replicas", number(f64::from(self.ready))),
-            ("waiting", number(self.waiting)),
-            ("waiting_smoothed", number(self.waiting_smoothed())),
-            ("running", number(self.running)),
-            ("backlog_tokens", number(self.backlog_tokens)),
-            ("backlog_seconds", number(self.backlog_s())),
-            ("saturation", number(self.saturation)),
-            ("requests_per_second", self.rate()),
-            ("knee_requests_per_second_per_replica", self.knee.rate()),
-            ("knee_at_least_requests_per_second_per_replica", self.knee.at_least()),
-            ("age_ms", self.age_ms(moment.now_ms).map(|age_ms| age_ms as f64)),
-        ] {
-            field(&mut json, name, value);
-        }
+        let top: [f64; TOP.len()] = [
+            f64::from(self.desired),
+            f64::from(self.ready),
+            self.waiting,
+            self.waiting_smoothed(),
+            self.running,
+            self.backlog_tokens,
+            self.backlog_s(),
+            self.saturation,
+            self.rate().unwrap_or(UNKNOWN),
+            self.knee.rate().unwrap_or(UNKNOWN),
+            self.knee.at_least().unwrap_or(UNKNOWN),
+            self.age_ms(moment.now_ms).map_or(UNKNOWN, |age_ms| age_ms as f64),
+        ];
+        fields(&mut json, &TOP, &top);
         let stale = self.is_stale(moment.now_ms, moment.stale_after_ms);
-        let _ = write!(json, "\"rising\":{},\"stale\":{stale},", self.rising);
         let (decided_by, reason) = self.ground.words();
-        let _ = write!(json, "\"decided_by\":\"{decided_by}\",\"reason\":\"{reason}\",\"terms\":{{");
-        self.terms_to_json(&mut json);
+        let _ = write!(
+            json,
+            ",\"rising\":{},\"stale\":{stale},\"decided_by\":\"{decided_by}\",\"reason\":\"{reason}\",\"terms\":{{",
+            self.rising
+        );
+        fields(&mut json, &TERMS, &self.made_of());
         json.push_str("},\"hosts\":[");
-        for (_, address, polled) in hosts {
+        for (n, (_, address, polled)) in hosts.iter().enumerate() {
             // Addresses are plain ASCII without quotes: the configuration allows no others.
-            let _ = write!(json, "{{\"host\":\"{address}\",");
-            let answered = polled.at_ms != 0;
-            field(&mut json, "waiting", answered.then_some(polled.waiting));
-            field(&mut json, "running", answered.then_some(polled.running));
-            let age_ms = answered.then(|| moment.now_ms.saturating_sub(polled.at_ms) as f64);
-            field(&mut json, "age_ms", age_ms);
-            end(&mut json, "},");
+            let comma = if n == 0 { "" } else { "," };
+            let _ = write!(json, "{comma}{{\"host\":\"{address}\",");
+            let age_ms = moment.now_ms.saturating_sub(polled.at_ms) as f64;
+            let said = match polled.at_ms {
+                0 => [UNKNOWN; 3],
+                _ => [polled.waiting, polled.running, age_ms],
+            };
+            fields(&mut json, &["waiting", "running", "age_ms"], &said);
+            json.push('}');
         }
-        end(&mut json, "]}\n");
+        json.push_str("]}\n");
         json
     }
 
     /// What the number of replicas was made of.
-    fn terms_to_json(&self, json: &mut String) {
-        let Terms { queue, rising, backlog, carry } = self.terms;
-        let (smooth, settings) = (&self.smooth, &self.settings);
-        let most = (settings.max_replicas != 0).then_some(f64::from(settings.max_replicas));
-        for (name, value) in [
-            ("queue_replicas", Some(queue)),
-            ("rising_replicas", Some(rising)),
-            ("backlog_replicas", Some(backlog)),
-            ("carry_replicas", Some(carry)),
-            ("recommended_replicas", Some(f64::from(self.recommended))),
-            ("ready_replicas", Some(f64::from(self.ready))),
-            ("waiting_mean_10s", Some(smooth.fast)),
-            ("waiting_mean_60s", Some(smooth.slow)),
-            ("running_mean_30s", Some(smooth.running)),
-            ("backlog_tokens_mean_10s", Some(smooth.backlog)),
-            ("prefill_tokens_per_second", Some(self.prefill_rate)),
-            ("requests_per_second_mean_30s", self.rate()),
-            ("knee_requests_per_second_per_replica", self.knee.rate()),
-            ("running_per_replica_without_queue", self.knee.calm_running()),
-            ("waiting_per_replica", Some(settings.waiting_per_replica)),
-            ("backlog_s", Some(settings.backlog_s)),
-            ("knee_share", Some(settings.knee_share)),
-            ("min_replicas", Some(f64::from(settings.min_replicas))),
-            ("max_replicas", most),
-            ("window_s", Some(f64::from(settings.window_s))),
-        ] {
-            field(json, name, value);
-        }
-        end(json, "");
+    fn made_of(&self) -> [f64; TERMS.len()] {
+        let (terms, smooth, settings) = (&self.terms, &self.smooth, &self.settings);
+        [
+            terms.queue,
+            terms.rising,
+            terms.backlog,
+            terms.carry,
+            f64::from(self.recommended),
+            f64::from(self.ready),
+            smooth.fast,
+            smooth.slow,
+            smooth.running,
+            smooth.backlog,
+            self.prefill_rate,
+            self.rate().unwrap_or(UNKNOWN),
+            self.knee.rate().unwrap_or(UNKNOWN),
+            self.knee.calm_running().unwrap_or(UNKNOWN),
+            settings.waiting_per_replica,
+            settings.backlog_s,
+            settings.knee_share,
+            f64::from(settings.min_replicas),
+            if settings.max_replicas == 0 { UNKNOWN } else { f64::from(settings.max_replicas) },
+            f64::from(settings.window_s),
+        ]
     }
 }
 
-/// Appends `"name":value,`; `null` where it is not known.
+/// Appends `"name":value` for each, with commas between them.
 #[inline(never)]
-fn field(json: &mut String, name: &str, value: Option<f64>) {
-    let value = value.filter(|value| value.abs() < 1e12);
-    let text = value.map_or_else(|| "null".to_owned(), shown);
-    for part in ["\"", name, "\":", &text, ","] {
-        json.push_str(part);
+fn fields(json: &mut String, names: &[&str], values: &[f64]) {
+    for (n, (name, value)) in names.iter().zip(values).enumerate() {
+        let comma = if n == 0 { "" } else { "," };
+        // What is beyond all bounds is not known either.
+        let text = if value.abs() < 1e12 { shown(*value) } else { "null".to_owned() };
+        let _ = write!(json, "{comma}\"{name}\":{text}");
     }
-}
-
-/// Takes the last comma away, if there is one, and closes.
-fn end(json: &mut String, close: &str) {
-    if json.ends_with(',') {
-        json.pop();
-    }
-    json.push_str(close);
 }

@@ -12,25 +12,21 @@ const VERSION: u8 = 1;
 /// The numbers of a part, in the order in which they are written and read.
 pub type Fields<'a, const N: usize> = [&'a mut f64; N];
 
+/// How many numbers there are in all.
+const NUMBERS: usize = 26;
+
 impl Signals {
     /// The value for shared data.
     pub fn encode(&self) -> Vec<u8> {
         let mut value = Writer::new(VERSION);
         let mut copy = self.clone();
-        copy.numbers(|number| value.f64(*number));
-        for number in [self.computed_ms, self.whole_ms] {
-            value.u64(number);
+        for number in copy.numbers() {
+            value.f64(*number);
         }
-        let settings = &self.settings;
-        for number in [
-            self.ready,
-            self.desired,
-            self.recommended,
-            settings.min_replicas,
-            settings.max_replicas,
-            settings.window_s,
-        ] {
-            value.u32(number);
+        value.u64(self.computed_ms);
+        value.u64(self.whole_ms);
+        for whole in copy.wholes() {
+            value.u32(*whole);
         }
         value.u8(u8::from(self.stale) | u8::from(self.rising) << 1);
         value.u8(self.ground as u8);
@@ -47,19 +43,14 @@ impl Signals {
     pub fn decode(value: &[u8]) -> Option<Self> {
         let mut rest = Reader::new(value, VERSION)?;
         let mut signals = Self::default();
-        let mut all_numbers = true;
-        signals.numbers(|number| match rest.f64() {
-            Some(read) if read.is_finite() && read >= 0.0 => *number = read,
-            _ => all_numbers = false,
-        });
-        if !all_numbers {
-            return None;
+        for number in signals.numbers() {
+            *number = rest.f64().filter(|read| read.is_finite() && *read >= 0.0)?;
         }
-        (signals.computed_ms, signals.whole_ms) = (rest.u64()?, rest.u64()?);
-        (signals.ready, signals.desired, signals.recommended) = (rest.u32()?, rest.u32()?, rest.u32()?);
-        let settings = &mut signals.settings;
-        (settings.min_replicas, settings.max_replicas, settings.window_s) =
-            (rest.u32()?, rest.u32()?, rest.u32()?);
+        signals.computed_ms = rest.u64()?;
+        signals.whole_ms = rest.u64()?;
+        for whole in signals.wholes() {
+            *whole = rest.u32()?;
+        }
         let flags = rest.u8()?;
         (signals.stale, signals.rising) = (flags & 1 != 0, flags & 2 != 0);
         signals.ground = Ground::ALL.get(usize::from(rest.u8()?)).copied()?;
@@ -72,21 +63,56 @@ impl Signals {
         Some(signals)
     }
 
-    /// All numbers, one after another.
-    fn numbers(&mut self, mut each: impl FnMut(&mut f64)) {
-        let Self { settings, knee, terms, .. } = self;
+    /// All numbers. A list, and not inlined: each read and written by itself would be kilobytes of wasm.
+    #[inline(never)]
+    fn numbers(&mut self) -> Vec<&mut f64> {
+        let Self { settings, knee, terms, smooth, .. } = self;
         let config::Signals { waiting_per_replica, backlog_s, knee_share, .. } = settings;
         let Terms { queue, rising, backlog, carry } = terms;
-        let Smooth { fast, slow, even, shown, running, backlog: tokens, rate, own, all } = &mut self.smooth;
-        let now = [
+        let Smooth { fast, slow, even, shown, running, backlog: tokens, rate, own, all } = smooth;
+        let [done, seconds, at_least, calm_running, calm_s] = knee.fields();
+        let numbers: [&mut f64; NUMBERS] = [
             &mut self.waiting,
             &mut self.running,
             &mut self.backlog_tokens,
             &mut self.prefill_rate,
             &mut self.saturation,
+            waiting_per_replica,
+            backlog_s,
+            knee_share,
+            queue,
+            rising,
+            backlog,
+            carry,
+            fast,
+            slow,
+            even,
+            shown,
+            running,
+            tokens,
+            rate,
+            own,
+            all,
+            done,
+            seconds,
+            at_least,
+            calm_running,
+            calm_s,
         ];
-        let smooth = [fast, slow, even, shown, running, tokens, rate, own, all];
-        let asked = [waiting_per_replica, backlog_s, knee_share, queue, rising, backlog, carry];
-        now.into_iter().chain(smooth).chain(asked).chain(knee.fields()).for_each(&mut each);
+        Vec::from(numbers)
+    }
+
+    /// All whole numbers.
+    #[inline(never)]
+    fn wholes(&mut self) -> Vec<&mut u32> {
+        let config::Signals { min_replicas, max_replicas, window_s, .. } = &mut self.settings;
+        Vec::from([
+            &mut self.ready,
+            &mut self.desired,
+            &mut self.recommended,
+            min_replicas,
+            max_replicas,
+            window_s,
+        ])
     }
 }
