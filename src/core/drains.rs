@@ -6,6 +6,34 @@ use super::wire::{Reader, Writer};
 /// Layout of the value.
 const VERSION: u8 = 1;
 
+/// A host's mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// When it was made, in milliseconds of the wall clock; 0 if it always was there.
+    pub since_ms: u64,
+    /// Who made it.
+    pub by: Marker,
+}
+
+/// Who marked a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// Its configuration names it under `drain`.
+    Configuration,
+    /// A request to the control listener.
+    Request,
+}
+
+impl Marker {
+    /// As a reason.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Marker::Configuration => "the configuration says that it is to go",
+            Marker::Request => "it was told to drain",
+        }
+    }
+}
+
 /// The marks, by address: a mark outlives a configuration update, and waits for a host that is not there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Drains {
@@ -15,7 +43,7 @@ pub struct Drains {
 impl Drains {
     /// Marks a host at `now_ms`, if it is not marked. Answers whether anything changed.
     pub fn mark(&mut self, address: &str, now_ms: u64) -> bool {
-        if self.since_ms(address).is_some() {
+        if self.of(address).is_some() {
             return false;
         }
         // The oldest mark of all is of a host that is long gone.
@@ -33,9 +61,10 @@ impl Drains {
         self.marks.len() < before
     }
 
-    /// When a host was marked, in milliseconds of the wall clock.
-    pub fn since_ms(&self, address: &str) -> Option<u64> {
-        self.marks.iter().find(|(marked, _)| marked == address).map(|(_, since_ms)| *since_ms)
+    /// The mark of a host.
+    pub fn of(&self, address: &str) -> Option<Mark> {
+        let found = self.marks.iter().find(|(marked, _)| marked == address);
+        found.map(|(_, since_ms)| Mark { since_ms: *since_ms, by: Marker::Request })
     }
 
     /// The value for shared data.

@@ -10,10 +10,11 @@
 //! the others ([`super::load`]).
 
 use super::adapters::Adapters;
-use super::drains::Drains;
+use super::drains::{Drains, Mark, Marker};
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
 use super::scrape::EngineSample;
+use super::tier::Lookups;
 
 /// A host's number in the fleet; stays its own while it is in the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -59,6 +60,8 @@ pub struct Polled {
     pub expected_lately: f64,
     /// How much of its capacity it keeps prefixes for, by these two.
     pub keeps: Keeps,
+    /// What it looked up in a KV tier outside its own cache.
+    pub lookups: Lookups,
     /// LoRA adapters that it has loaded.
     pub adapters: Adapters,
     /// Whether it sleeps: it takes requests, and lets them hang.
@@ -107,6 +110,7 @@ impl Polled {
             known_requests: (asked.requests.saturating_add(own.begun.saturating_sub(asked.begun) as u32))
                 .saturating_add(told),
             own_sent_tokens: own.sent_tokens,
+            lookups: self.lookups.after(sample.external_prefix_queries, sample.external_prefix_hits),
             adapters: loaded.named(&sample.lora_adapters, sample.max_lora),
             asleep,
             failures: 0,
@@ -284,8 +288,8 @@ pub struct Host {
     pub turn: u16,
     /// How its last requests ended.
     pub health: Health,
-    /// Since when it is marked to go, in milliseconds of the wall clock; 0 where the configuration says so.
-    pub draining_since_ms: Option<u64>,
+    /// Its mark, if it is to go.
+    pub marked: Option<Mark>,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
     /// the past fades, and for a host that joins set so that it begins with as many as the others have.
     cold_since: Option<i64>,
@@ -363,7 +367,7 @@ impl Fleet {
                 told_keeps: None,
                 turn: 0,
                 health: Health::default(),
-                draining_since_ms: None,
+                marked: None,
                 cold_since: None,
             }));
         }
@@ -403,7 +407,8 @@ impl Fleet {
     pub fn settle_drains(&mut self, configured: &[String], drains: &Drains) {
         for host in &mut self.hosts {
             let is_configured = configured.contains(&host.address);
-            host.draining_since_ms = if is_configured { Some(0) } else { drains.since_ms(&host.address) };
+            let always = is_configured.then_some(Mark { since_ms: 0, by: Marker::Configuration });
+            host.marked = always.or_else(|| drains.of(&host.address));
         }
     }
 

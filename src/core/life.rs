@@ -3,7 +3,9 @@
 //! Each host has one life at a moment, told from what is known of it: its mark, its engine's last answer, and how its
 //! last requests ended. Whoever reads a status or a log sees the reason in words.
 
+use super::drains::{Mark, Marker};
 use super::fleet::Host;
+use super::wire::{Reader, Writer};
 
 /// What a host is fit for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,12 +18,11 @@ pub enum Life {
         until_ms: u64,
     },
     /// It is marked to go: no new requests, unless there is nobody else.
-    Draining {
-        /// When it was marked, in milliseconds of the wall clock; 0 if the configuration says so.
-        since_ms: u64,
-    },
+    Draining(Mark),
     /// Its engine sleeps: it would take requests and let them hang.
     Sleeping,
+    /// It is not one of the cluster's hosts.
+    Gone,
 }
 
 impl Life {
@@ -29,8 +30,8 @@ impl Life {
     pub fn of(host: &Host, now_ms: u64) -> Self {
         if host.polled.asleep {
             Self::Sleeping
-        } else if let Some(since_ms) = host.draining_since_ms {
-            Self::Draining { since_ms }
+        } else if let Some(mark) = host.marked {
+            Self::Draining(mark)
         } else if host.health.is_suspect(now_ms) {
             Self::Suspect { until_ms: host.health.suspect_until_ms() }
         } else {
@@ -43,8 +44,20 @@ impl Life {
         match self {
             Life::Ready => "ready",
             Life::Suspect { .. } => "suspect",
-            Life::Draining { .. } => "draining",
+            Life::Draining(_) => "draining",
             Life::Sleeping => "sleeping",
+            Life::Gone => "gone",
+        }
+    }
+
+    /// Why, in words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Life::Ready => "it serves",
+            Life::Suspect { .. } => "its last requests failed",
+            Life::Draining(mark) => mark.by.as_str(),
+            Life::Sleeping => "its engine says that it sleeps",
+            Life::Gone => "it is not one of the cluster's hosts",
         }
     }
 
@@ -56,8 +69,42 @@ impl Life {
             // Better a try than none.
             Life::Suspect { .. } => Some(1),
             // It still serves: an error for a client would be worse than a host that goes later.
-            Life::Draining { .. } => Some(2),
-            Life::Sleeping => None,
+            Life::Draining(_) => Some(3),
+            Life::Sleeping | Life::Gone => None,
         }
+    }
+
+    /// Whether it is the same, but for when it ends.
+    pub fn is_like(self, other: Life) -> bool {
+        self.as_str() == other.as_str() && self.reason() == other.reason()
+    }
+
+    /// Writes it into a value.
+    pub fn encode(self, value: &mut Writer) {
+        let (tag, number) = match self {
+            Life::Ready => (0, 0),
+            Life::Suspect { until_ms } => (1, until_ms),
+            Life::Draining(Mark { since_ms, by: Marker::Configuration }) => (2, since_ms),
+            Life::Draining(Mark { since_ms, by: Marker::Request }) => (3, since_ms),
+            Life::Sleeping => (4, 0),
+            Life::Gone => (5, 0),
+        };
+        value.u8(tag);
+        value.u64(number);
+    }
+
+    /// Reads it from one.
+    pub fn decode(value: &mut Reader) -> Option<Self> {
+        let (tag, number) = (value.u8()?, value.u64()?);
+        let draining = |by| Life::Draining(Mark { since_ms: number, by });
+        Some(match tag {
+            0 => Life::Ready,
+            1 => Life::Suspect { until_ms: number },
+            2 => draining(Marker::Configuration),
+            3 => draining(Marker::Request),
+            4 => Life::Sleeping,
+            5 => Life::Gone,
+            _ => return None,
+        })
     }
 }

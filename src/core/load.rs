@@ -48,7 +48,12 @@ pub struct Freshness {
 impl Freshness {
     /// Whether the host's engine answered recently enough.
     pub fn is_fresh(&self, host: &Host) -> bool {
-        host.polled.at_ms != 0 && self.now_ms.saturating_sub(host.polled.at_ms) <= self.stale_after_ms
+        self.is_recent(host.polled.at_ms)
+    }
+
+    /// Whether an answer at `at_ms` counts; 0 is never.
+    pub fn is_recent(&self, at_ms: u64) -> bool {
+        at_ms != 0 && self.now_ms.saturating_sub(at_ms) <= self.stale_after_ms
     }
 }
 

@@ -4,27 +4,59 @@
 //! leadership forgets neither clocks nor counters.
 
 use super::adapters::{Adapters, MOST_ADAPTERS};
+use super::config::Routing;
 use super::fleet::{Fleet, Part, Polled, Slot};
 use super::learning::Keeps;
+use super::life::Life;
+use super::tier::{Lookups, Tier};
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 4;
+const VERSION: u8 = 6;
 
 /// What the leader knows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// The share of the fleet's load that neither this proxy nor a peer sent, 0 to 1, slowly averaged.
     pub foreign_share: f64,
-    /// By slot, with the address that was polled there: a slot may have changed hands.
-    pub hosts: Vec<(Slot, String, Polled)>,
+    /// In the order of slots.
+    pub hosts: Vec<Entry>,
     /// Which hosts this gateway fills first.
     pub part: Part,
+    /// How misses are priced where requests are routed.
+    pub tier: Tier,
+}
+
+/// What the leader knows of a host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its slot, and who had it then: a slot may change hands.
+    pub slot: Slot,
+    /// See [`Entry::slot`].
+    pub address: String,
+    /// What its engine said.
+    pub polled: Polled,
+    /// Its life as the leader sees it, and since when, in milliseconds of the wall clock.
+    pub life: Life,
+    /// See [`Entry::life`].
+    pub since_ms: u64,
+}
+
+impl Entry {
+    /// A host of which nothing is known.
+    fn new(slot: Slot, address: &str, life: Life) -> Self {
+        Self { slot, address: address.to_owned(), polled: Polled::default(), life, since_ms: 0 }
+    }
+
+    /// One that is not in the fleet.
+    pub fn gone(address: &str) -> Self {
+        Self::new(Slot::default(), address, Life::Gone)
+    }
 }
 
 impl Default for Snapshot {
     fn default() -> Self {
-        Self { foreign_share: 0.0, part: Part::ALL, hosts: Vec::new() }
+        Self { foreign_share: 0.0, part: Part::ALL, tier: Routing::default().tier, hosts: Vec::new() }
     }
 }
 
@@ -32,23 +64,50 @@ impl Default for Snapshot {
 const FOREIGN_GAIN: f64 = 0.02;
 
 impl Snapshot {
-    /// The state of a host, if the snapshot has it.
-    pub fn polled(&self, slot: Slot, address: &str) -> Option<&Polled> {
-        let found = self.hosts.iter().find(|(there, name, _)| *there == slot && name == address);
-        found.map(|(_, _, polled)| polled)
+    /// What is known of a host, if the snapshot has it.
+    pub fn entry(&self, slot: Slot, address: &str) -> Option<&Entry> {
+        self.hosts.iter().find(|entry| entry.slot == slot && entry.address == address)
     }
 
-    /// Puts a host's state in.
+    /// Puts what an engine said in.
     pub fn put(&mut self, slot: Slot, address: &str, polled: Polled) {
-        self.hosts.retain(|(there, _, _)| *there != slot);
-        let place = self.hosts.partition_point(|(there, _, _)| *there < slot);
-        self.hosts.insert(place, (slot, address.to_owned(), polled));
+        if let Some(entry) = self.entry_mut(slot, address) {
+            entry.polled = polled;
+        }
+    }
+
+    /// Takes the lives that `fleet`'s hosts have at this moment, and answers those that are new: the host, what its life
+    /// was and what it is.
+    pub fn settle_lives(&mut self, fleet: &Fleet, now_ms: u64) -> Vec<(String, Life, Life)> {
+        let mut changes = Vec::new();
+        for host in fleet.hosts() {
+            let Some(entry) = self.entry_mut(host.slot, &host.address) else { continue };
+            let life = Life::of(host, now_ms);
+            let before = std::mem::replace(&mut entry.life, life);
+            if !before.is_like(life) || entry.since_ms == 0 {
+                entry.since_ms = now_ms;
+            }
+            if !before.is_like(life) {
+                changes.push((entry.address.clone(), before, life));
+            }
+        }
+        changes
+    }
+
+    /// What is known of a host, to be updated; nothing yet if it is new.
+    fn entry_mut(&mut self, slot: Slot, address: &str) -> Option<&mut Entry> {
+        let place = self.hosts.partition_point(|entry| entry.slot < slot);
+        let known = self.hosts.get(place).filter(|entry| entry.slot == slot);
+        if known.is_none_or(|entry| entry.address != address) {
+            self.hosts.retain(|entry| entry.slot != slot);
+            self.hosts.insert(place, Entry::new(slot, address, Life::Ready));
+        }
+        self.hosts.get_mut(place)
     }
 
     /// Drops hosts that are no longer in the fleet.
     pub fn retain(&mut self, fleet: &Fleet) {
-        self.hosts
-            .retain(|(slot, address, _)| fleet.host(*slot).is_some_and(|host| host.address == *address));
+        self.hosts.retain(|entry| fleet.host(entry.slot).is_some_and(|host| host.address == entry.address));
     }
 
     /// Takes a poll into account: what share of the requests on the host did neither we nor a peer send? An idle host
@@ -63,9 +122,9 @@ impl Snapshot {
 
     /// Brings a worker's view of the fleet up to date.
     pub fn apply(&self, fleet: &mut Fleet) {
-        for (slot, address, polled) in &self.hosts {
-            if let Some(host) = fleet.host_mut(*slot).filter(|host| host.address == *address) {
-                host.polled = *polled;
+        for entry in &self.hosts {
+            if let Some(host) = fleet.host_mut(entry.slot).filter(|host| host.address == entry.address) {
+                host.polled = entry.polled;
             }
         }
     }
@@ -76,10 +135,14 @@ impl Snapshot {
         value.f64(self.foreign_share);
         value.u16(self.part.rank);
         value.u16(self.part.of);
+        value.f64(self.tier.hit_ratio.unwrap_or(f64::NAN));
+        value.f64(self.tier.fetch_share);
         value.u16(self.hosts.len() as u16);
-        for (slot, address, polled) in &self.hosts {
+        for Entry { slot, address, polled, life, since_ms } in &self.hosts {
             value.u16(slot.0);
             value.short_str(address);
+            life.encode(&mut value);
+            value.u64(*since_ms);
             value.u64(polled.at_ms);
             value.f64(polled.running);
             value.f64(polled.waiting);
@@ -95,6 +158,10 @@ impl Snapshot {
             value.f64(polled.computed_lately);
             value.f64(polled.expected_lately);
             value.f64(polled.keeps.share());
+            value.f64(polled.lookups.queries);
+            value.f64(polled.lookups.hits);
+            value.f64(polled.lookups.queries_lately);
+            value.f64(polled.lookups.hits_lately);
             value.u32(polled.failures);
             value.u8(u8::from(polled.asleep));
             value.u8(polled.adapters.iter().count() as u8);
@@ -108,11 +175,14 @@ impl Snapshot {
         let mut rest = Reader::new(value, VERSION)?;
         let foreign_share = rest.f64()?.clamp(0.0, 1.0);
         let part = Part { rank: rest.u16()?, of: rest.u16()? };
+        let tier =
+            Tier { hit_ratio: Some(rest.f64()?).filter(|ratio| !ratio.is_nan()), fetch_share: rest.f64()? };
         let count = rest.u16()?;
         let mut hosts = Vec::new();
         for _ in 0..count {
             let slot = Slot(rest.u16()?);
             let address = rest.short_str()?.to_owned();
+            let (life, since_ms) = (Life::decode(&mut rest)?, rest.u64()?);
             let polled = Polled {
                 at_ms: rest.u64()?,
                 running: rest.f64()?,
@@ -129,13 +199,19 @@ impl Snapshot {
                 computed_lately: rest.f64()?,
                 expected_lately: rest.f64()?,
                 keeps: Keeps::from_share(rest.f64()?),
+                lookups: Lookups {
+                    queries: rest.f64()?,
+                    hits: rest.f64()?,
+                    queries_lately: rest.f64()?,
+                    hits_lately: rest.f64()?,
+                },
                 failures: rest.u32()?,
                 asleep: rest.u8()? != 0,
                 adapters: decode_adapters(&mut rest)?,
             };
-            hosts.push((slot, address, polled));
+            hosts.push(Entry { slot, address, polled, life, since_ms });
         }
-        rest.is_empty().then_some(Self { foreign_share, part, hosts })
+        rest.is_empty().then_some(Self { foreign_share, part, tier, hosts })
     }
 }
 

@@ -1,9 +1,10 @@
 //! How are the hosts, in words that people and scripts read? The answers of the control listener, in JSON.
-//!
-//! What is known of a host here is what all workers know: its engine's last answer, what the gateway has in flight on
-//! it, and its mark. Back-off after failures is each worker's own and not told.
 
-use super::fleet::Polled;
+use super::drains::{Mark, Marker};
+use super::life::Life;
+use super::load::Freshness;
+use super::snapshot::Entry;
+use super::tier::{self, Tier};
 use std::fmt::Write;
 
 /// Milliseconds after a mark until every worker has seen it, and what they sent before has been counted: a few ticks.
@@ -12,97 +13,107 @@ const SETTLED_MS: u64 = 200;
 /// One host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostStatus {
-    /// As Envoy prints it.
-    pub address: String,
-    /// What its engine said last; nothing if it never did.
-    pub polled: Polled,
-    /// Since when it is marked to go, in milliseconds of the wall clock.
-    pub draining_since_ms: Option<u64>,
+    /// What the leader knows of it.
+    pub entry: Entry,
+    /// Its mark at this moment, which the leader may not have seen yet.
+    pub mark: Option<Mark>,
     /// What the gateway has in flight there: requests, and uncached prompt tokens without a first byte.
     pub requests: u32,
     /// See [`HostStatus::requests`].
     pub prefill_tokens: u64,
 }
 
-/// A moment, and how old an answer may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// Milliseconds of the wall clock.
-    pub now_ms: u64,
-    /// Milliseconds after which an answer no longer counts.
-    pub stale_after_ms: u64,
-}
-
 impl HostStatus {
-    /// Whether its engine has answered recently enough.
-    fn is_fresh(&self, moment: Moment) -> bool {
-        self.polled.at_ms != 0 && moment.now_ms.saturating_sub(self.polled.at_ms) <= moment.stale_after_ms
+    /// Its life.
+    pub fn life(&self) -> Life {
+        match (self.entry.life, self.mark()) {
+            (life @ (Life::Sleeping | Life::Gone), _) => life,
+            (_, Some(mark)) => Life::Draining(mark),
+            // The mark was taken away a moment ago.
+            (Life::Draining(_), None) => Life::Ready,
+            (life, None) => life,
+        }
+    }
+
+    /// Its mark, if it is to go.
+    fn mark(&self) -> Option<Mark> {
+        match self.entry.life {
+            Life::Draining(mark) if mark.by != Marker::Request => Some(mark),
+            _ => self.mark,
+        }
     }
 
     /// Whether it may go: it is marked, its engine has said since that nothing runs and nothing waits, and the gateway
     /// has nothing in flight there. An engine that does not answer may still be at work.
-    pub fn is_drained(&self, moment: Moment) -> bool {
-        self.draining_since_ms.is_some_and(|since_ms| {
-            let settled_ms = since_ms.saturating_add(SETTLED_MS);
-            let said = self.is_fresh(moment) && self.polled.at_ms >= settled_ms;
-            let is_idle = self.polled.running == 0.0 && self.polled.waiting == 0.0 && self.requests == 0;
-            said && is_idle && moment.now_ms >= settled_ms
-        })
-    }
-
-    /// Its life, as far as all workers know it, and why.
-    pub fn life(&self, moment: Moment) -> (&'static str, &'static str) {
-        if self.draining_since_ms.is_some() {
-            match self.is_drained(moment) {
-                true => ("draining", "marked to go; nothing runs, waits or is in flight"),
-                false => ("draining", "marked to go; not empty yet, or its engine does not say"),
-            }
-        } else if self.polled.asleep {
-            ("sleeping", "its engine says that it sleeps")
-        } else if self.polled.at_ms == 0 {
-            ("ready", "its engine has not said anything yet: judged by what is in flight")
-        } else if !self.is_fresh(moment) {
-            ("ready", "its engine does not answer: judged by what is in flight")
-        } else {
-            ("ready", "its engine answers")
-        }
+    pub fn is_drained(&self, at: Freshness) -> bool {
+        let Some(mark) = self.mark() else { return false };
+        let polled = &self.entry.polled;
+        let settled_ms = mark.since_ms.saturating_add(SETTLED_MS);
+        let said = at.is_recent(polled.at_ms) && polled.at_ms >= settled_ms;
+        let is_idle = polled.running == 0.0 && polled.waiting == 0.0 && self.requests == 0;
+        said && is_idle && at.now_ms >= settled_ms
     }
 
     /// As one JSON object.
-    pub fn to_json(&self, moment: Moment) -> String {
-        let (life, reason) = self.life(moment);
+    pub fn to_json(&self, at: Freshness) -> String {
+        let Entry { address, polled, since_ms, .. } = &self.entry;
+        let life = self.life();
         let mut json = String::from("{");
         // Addresses are plain ASCII without quotes: the configuration allows no others.
-        let _ = write!(json, "\"host\":\"{}\",\"life\":\"{life}\",\"reason\":\"{reason}\"", self.address);
-        let _ = write!(json, ",\"draining\":{}", self.draining_since_ms.is_some());
-        let _ = write!(json, ",\"drained\":{}", self.is_drained(moment));
-        let _ = write!(json, ",\"in_flight\":{},\"prefill_tokens\":{}", self.requests, self.prefill_tokens);
-        if self.polled.at_ms != 0 {
-            let age_ms = moment.now_ms.saturating_sub(self.polled.at_ms);
-            let (running, waiting) = (self.polled.running as u64, self.polled.waiting as u64);
-            let _ = write!(json, ",\"running\":{running},\"waiting\":{waiting},\"age_ms\":{age_ms}");
-            let _ = write!(json, ",\"failed_polls\":{}", self.polled.failures);
+        let _ = write!(json, "\"host\":\"{address}\",\"life\":\"{}\"", life.as_str());
+        let _ = write!(json, ",\"reason\":\"{}\"", life.reason());
+        if *since_ms != 0 {
+            let _ = write!(json, ",\"since_ms\":{}", at.now_ms.saturating_sub(*since_ms));
         }
-        if self.polled.at_ms != 0 && self.polled.kv_usage >= 0.0 {
-            let _ = write!(json, ",\"kv_usage_percent\":{}", (100.0 * self.polled.kv_usage) as u64);
+        let _ = write!(json, ",\"draining\":{}", self.mark().is_some());
+        let _ = write!(json, ",\"drained\":{}", self.is_drained(at));
+        let _ = write!(json, ",\"in_flight\":{},\"prefill_tokens\":{}", self.requests, self.prefill_tokens);
+        if polled.at_ms != 0 {
+            let age_ms = at.now_ms.saturating_sub(polled.at_ms);
+            let (running, waiting) = (polled.running as u64, polled.waiting as u64);
+            let _ = write!(json, ",\"running\":{running},\"waiting\":{waiting},\"age_ms\":{age_ms}");
+            let _ = write!(json, ",\"failed_polls\":{}", polled.failures);
+        }
+        if polled.at_ms != 0 && polled.kv_usage >= 0.0 {
+            let _ = write!(json, ",\"kv_usage_percent\":{}", (100.0 * polled.kv_usage) as u64);
+        }
+        if polled.prompt_tokens >= 1.0 {
+            let hits = 1.0 - polled.computed_tokens / polled.prompt_tokens;
+            let _ = write!(json, ",\"prefix_hit_percent\":{}", (100.0 * hits) as u64);
+        }
+        if let Some(ratio) = polled.lookups.hit_ratio(polled.prompt_tokens) {
+            let _ = write!(json, ",\"tier_hit_percent\":{}", (100.0 * ratio) as u64);
         }
         json.push('}');
         json
     }
 }
+/// Who polls for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// The worker.
+    pub id: u64,
+    /// Number of its configuration.
+    pub generation: u64,
+}
 
-/// The whole fleet as one JSON object.
-pub fn to_json(hosts: &[HostStatus], moment: Moment) -> String {
-    let known = || hosts.iter().filter(|host| host.is_fresh(moment));
-    let running: f64 = known().map(|host| host.polled.running).sum();
-    let waiting: f64 = known().map(|host| host.polled.waiting).sum();
+/// The whole fleet as one JSON object. `tier` is how misses are priced.
+pub fn to_json(hosts: &[HostStatus], tier: Tier, leader: Option<Leader>, at: Freshness) -> String {
+    let known = || hosts.iter().map(|host| &host.entry.polled).filter(|polled| at.is_recent(polled.at_ms));
+    let running: f64 = known().map(|polled| polled.running).sum();
+    let waiting: f64 = known().map(|polled| polled.waiting).sum();
     let in_flight: u64 = hosts.iter().map(|host| u64::from(host.requests)).sum();
-    let listed: Vec<String> = hosts.iter().map(|host| host.to_json(moment)).collect();
-    format!(
-        "{{\"hosts\":[{}],\"known_hosts\":{},\"running\":{},\"waiting\":{},\"in_flight\":{in_flight}}}\n",
-        listed.join(","),
-        known().count(),
-        running as u64,
-        waiting as u64,
-    )
+    let ready = hosts.iter().filter(|host| host.life().resort() == Some(0)).count();
+    let listed: Vec<String> = hosts.iter().map(|host| host.to_json(at)).collect();
+    let mut json = format!("{{\"hosts\":[{}],\"known_hosts\":{}", listed.join(","), known().count());
+    let (running, waiting) = (running as u64, waiting as u64);
+    let _ = write!(json, ",\"ready_hosts\":{ready},\"running\":{running},\"waiting\":{waiting}");
+    let _ = write!(json, ",\"in_flight\":{in_flight}");
+    if let Some(Leader { id, generation }) = leader {
+        let _ = write!(json, ",\"leader\":\"{id:016x}\",\"generation\":{generation}");
+    }
+    let lookups = hosts.iter().map(|host| &host.entry.polled.lookups);
+    let _ = write!(json, ",\"tier\":{}", tier::to_json(tier, lookups));
+    json.push_str("}\n");
+    json
 }

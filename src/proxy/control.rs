@@ -3,17 +3,21 @@
 //!
 //! The listener is one for machines: it answers everything itself and lets nothing through. Any worker answers, for
 //! placements lie in shared data and what is in flight in gauges; the filter must have the `vm_id` of the one that routes.
-//! Whoever does not know the secret learns nothing.
+//! Where the configuration has a secret, whoever does not know it learns nothing; where not, anybody who reaches the listener
+//! may ask and mark, and the journal is not served.
 
 use super::host::{self, Headers};
 use super::shared::Shared;
 use super::stats::{OrCount, SlotGauges};
 use super::worker::now_ms;
 use crate::core::config::{is_envoy_address, Config};
-use crate::core::fleet::{Polled, Slot};
+use crate::core::drains::Drains;
+use crate::core::fleet::Slot;
 use crate::core::journal::Holding;
+use crate::core::load::Freshness;
 use crate::core::peers::Incoming;
-use crate::core::status::{self, HostStatus, Moment};
+use crate::core::snapshot::Entry;
+use crate::core::status::{self, HostStatus, Leader};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -62,11 +66,11 @@ impl Listener {
             |name: &str| host::header(Headers::Request, name).or_count().flatten().unwrap_or_default();
         let secret = self.config.peers.as_ref().map(|peers| &peers.secret);
         // First of all: who does not know it learns nothing, not even which paths there are.
-        if !secret.is_some_and(|secret| secret.is_borne_by(&header("authorization"))) {
+        if secret.is_some_and(|secret| !secret.is_borne_by(&header("authorization"))) {
             return (401, ("www-authenticate", "Bearer"), Vec::new());
         }
         let (method, target) = (header(":method"), header(":path"));
-        if let Some(asked) = Incoming::asked(&target) {
+        if let Some(asked) = Incoming::asked(&target).filter(|_| secret.is_some()) {
             return if method == b"GET" { self.journal(asked) } else { (405, ("allow", "GET"), Vec::new()) };
         }
         let (path, query) = split_at(&target, b'?');
@@ -103,7 +107,12 @@ impl Listener {
 
     fn status(&self) -> Answer {
         match self.hosts() {
-            Some(hosts) => (200, JSON, status::to_json(&hosts, self.moment()).into_bytes()),
+            Some(hosts) => {
+                let tier = self.shared.snapshot().unwrap_or_default().tier;
+                let lease = self.shared.lease().and_then(|(lease, _)| lease);
+                let leader = lease.map(|lease| Leader { id: lease.holder, generation: lease.generation });
+                (200, JSON, status::to_json(&hosts, tier, leader, self.at()).into_bytes())
+            }
             None => unknown(),
         }
     }
@@ -111,7 +120,7 @@ impl Listener {
     fn signals(&self) -> Answer {
         let Some(signals) = self.shared.signals() else { return unknown() };
         let hosts = self.shared.snapshot().unwrap_or_default().hosts;
-        (200, JSON, signals.to_json(&hosts, self.moment()).into_bytes())
+        (200, JSON, signals.to_json(&hosts, self.at()).into_bytes())
     }
 
     /// Answers about the host that a query names, as `host=10.0.0.1:8000`.
@@ -124,12 +133,7 @@ impl Listener {
     }
 
     /// Marks a host, or takes the mark away, and answers how it is then.
-    fn change(
-        &self,
-        host: &str,
-        what: &str,
-        mut change: impl FnMut(&mut crate::core::drains::Drains) -> bool,
-    ) -> Answer {
+    fn change(&self, host: &str, what: &str, mut change: impl FnMut(&mut Drains) -> bool) -> Answer {
         let mut changed = false;
         let done = self.shared.change_drains(|drains| {
             changed = change(drains);
@@ -145,28 +149,23 @@ impl Listener {
     }
 
     fn one(&self, host: &str) -> Answer {
-        let moment = self.moment();
-        (200, JSON, (self.host(host).to_json(moment) + "\n").into_bytes())
+        (200, JSON, (self.host(host).to_json(self.at()) + "\n").into_bytes())
     }
 
     /// For probes: whether new requests go to a host.
     fn is_ready(&self, host: &str) -> Answer {
-        let moment = self.moment();
-        let known = self.hosts().is_some_and(|hosts| hosts.iter().any(|known| known.address == host));
-        let status = self.host(host);
-        let (life, reason) =
-            if known { status.life(moment) } else { ("gone", "not one of the cluster's hosts") };
-        let code = if life == "ready" { 200 } else { 503 };
-        (code, TEXT, format!("{life}: {reason}\n").into_bytes())
+        let life = self.host(host).life();
+        let code = if life.resort() == Some(0) { 200 } else { 503 };
+        (code, TEXT, format!("{}: {}\n", life.as_str(), life.reason()).into_bytes())
     }
 
     /// A host, whether the fleet has it or not: one may be marked before it is there.
     fn host(&self, host: &str) -> HostStatus {
-        let known = self.hosts().and_then(|hosts| hosts.into_iter().find(|known| known.address == host));
+        let known =
+            self.hosts().and_then(|hosts| hosts.into_iter().find(|known| known.entry.address == host));
         known.unwrap_or_else(|| HostStatus {
-            address: host.to_owned(),
-            polled: Polled::default(),
-            draining_since_ms: self.shared.drains().since_ms(host),
+            entry: Entry::gone(host),
+            mark: self.shared.drains().of(host),
             requests: 0,
             prefill_tokens: 0,
         })
@@ -175,22 +174,15 @@ impl Listener {
     /// All hosts that the leader knows of.
     fn hosts(&self) -> Option<Vec<HostStatus>> {
         let (snapshot, drains) = (self.shared.snapshot()?, self.shared.drains());
-        let host = |(slot, address, polled): &(Slot, String, Polled)| {
-            let holding = self.in_flight(*slot);
-            let configured = self.config.drain.contains(address).then_some(0);
-            HostStatus {
-                address: address.clone(),
-                polled: *polled,
-                draining_since_ms: configured.or_else(|| drains.since_ms(address)),
-                requests: holding.requests,
-                prefill_tokens: holding.prefill_tokens,
-            }
+        let host = |entry: Entry| {
+            let Holding { requests, prefill_tokens, .. } = self.in_flight(entry.slot);
+            HostStatus { mark: drains.of(&entry.address), entry, requests, prefill_tokens }
         };
-        Some(snapshot.hosts.iter().map(host).collect())
+        Some(snapshot.hosts.into_iter().map(host).collect())
     }
 
-    fn moment(&self) -> Moment {
-        Moment { now_ms: now_ms(), stale_after_ms: self.config.poll.stale_after_ms }
+    fn at(&self) -> Freshness {
+        Freshness { now_ms: now_ms(), stale_after_ms: self.config.poll.stale_after_ms }
     }
 
     /// What all workers have on a host at this moment: what was published with the placements is older.

@@ -33,6 +33,7 @@ mod reading;
 mod root;
 mod shadow;
 mod shared;
+mod shed;
 mod signals;
 mod stats;
 mod stream;

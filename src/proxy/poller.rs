@@ -77,8 +77,11 @@ impl Poller {
         });
         let part = part.unwrap_or(leading.snapshot.part);
         leading.news |= std::mem::replace(&mut leading.snapshot.part, part) != part;
+        let tier = config.routing.tier;
+        leading.news |= std::mem::replace(&mut leading.snapshot.tier, tier) != tier;
         worker.audit(now_ms);
         leading.poll_due(worker, config, now_ms);
+        leading.settle_lives(worker, now_ms);
         leading.own = worker.router.fleet().hosts().iter().map(|host| (host.slot, host.own)).collect();
         if std::mem::take(&mut leading.news) {
             leading.snapshot.retain(worker.router.fleet());
@@ -147,6 +150,15 @@ impl Poller {
 }
 
 impl Leading {
+    /// Tells the log whose life has changed, and why.
+    fn settle_lives(&mut self, worker: &Worker, now_ms: u64) {
+        for (address, before, life) in self.snapshot.settle_lives(worker.router.fleet(), now_ms) {
+            let (before, name, why) = (before.as_str(), life.as_str(), life.reason());
+            log::info!("kvroute: {address} was {before}, is {name}: {why}");
+            self.news = true;
+        }
+    }
+
     fn poll_due(&mut self, worker: &mut Worker, config: &Config, now_ms: u64) {
         let hosts: Vec<(Slot, String)> =
             worker.router.fleet().hosts().iter().map(|host| (host.slot, host.address.clone())).collect();
@@ -188,7 +200,7 @@ impl Leading {
     }
 
     fn known(&self, call: &Call) -> Polled {
-        self.snapshot.polled(call.slot, &call.address).copied().unwrap_or_default()
+        self.snapshot.entry(call.slot, &call.address).map(|entry| entry.polled).unwrap_or_default()
     }
 
     fn learned(&mut self, call: &Call, polled: Polled) {

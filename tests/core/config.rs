@@ -139,7 +139,7 @@ fn a_refusal_is_one_line_that_names_the_key() {
         (with(r#","mode":{"on":"half"}"#), "mode.on", "a number"),
         (with(r#","mode":{"off":50}"#), "mode.off", "known"),
         (with(r#","control":1"#), "control", "true or false"),
-        (with(r#","control":true"#), "peers.secret", "required"),
+        (with(r#","control":true,"peers":{}"#), "peers.secret", "required"),
         (with(r#","peers":7"#), "peers", "object"),
         (with(r#","peers":{}"#), "peers.cluster", "required"),
         (with(r#","peers":{"cluster":"p"}"#), "peers.hosts", "required"),

@@ -2,7 +2,7 @@
 
 use super::support::{addresses, config, router};
 use super::test;
-use kvroute::core::drains::Drains;
+use kvroute::core::drains::{Drains, Mark, Marker};
 use kvroute::core::fleet::{Own, Polled, Slot};
 use kvroute::core::life::Life;
 use kvroute::core::prompt::Unread;
@@ -67,7 +67,10 @@ fn hosts_that_fail_are_tried_before_those_that_are_to_go_and_these_before_nobody
     drain(&mut router, &[0, 1, 2, 3]);
     assert_eq!(named(&router).len(), 3, "all are to go: they serve as long as they can");
     let life = Life::of(router.fleet().host(Slot(2)).expect("there"), NOW_MS);
-    assert_eq!((life, life.as_str()), (Life::Draining { since_ms: 1 }, "draining"));
+    assert_eq!(
+        (life, life.as_str()),
+        (Life::Draining(Mark { since_ms: 1, by: Marker::Request }), "draining")
+    );
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn an_engine_that_wakes_up_has_forgotten_its_prefixes() {
     assert!(asleep.asleep && asleep.clock_tokens == awake.clock_tokens);
     let woken = asleep.after(&sample(true), &own, &own, 0, 3_000);
     assert!(!woken.asleep && woken.clock_tokens > asleep.clock_tokens + 100_000, "older than any cache");
-    let snapshot =
-        Snapshot { hosts: vec![(Slot(0), "10.0.0.1:8000".to_owned(), asleep)], ..Snapshot::default() };
-    assert_eq!(Snapshot::decode(&snapshot.encode()).map(|read| read.hosts[0].2.asleep), Some(true));
+    let mut snapshot = Snapshot::default();
+    snapshot.put(Slot(0), "10.0.0.1:8000", asleep);
+    assert_eq!(Snapshot::decode(&snapshot.encode()).map(|read| read.hosts[0].polled.asleep), Some(true));
 }

@@ -31,9 +31,11 @@ mod prompt;
 mod readme;
 mod route;
 mod router;
+mod shed;
 mod signals;
 mod status;
 mod support;
+mod tier;
 mod usage;
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -1,20 +1,24 @@
 //! What the control listener says of hosts.
 
 use super::test;
+use kvroute::core::drains::{Mark, Marker};
 use kvroute::core::fleet::Polled;
-use kvroute::core::status::{to_json, HostStatus, Moment};
+use kvroute::core::life::Life;
+use kvroute::core::load::Freshness;
+use kvroute::core::snapshot::Entry;
+use kvroute::core::status::{to_json, HostStatus, Leader};
+use kvroute::core::tier::Tier;
 use serde_json::{json, Value};
 
-const NOW: Moment = Moment { now_ms: 100_000, stale_after_ms: 3_000 };
+const TIER: Tier = Tier { hit_ratio: None, fetch_share: 0.3 };
+
+const NOW: Freshness = Freshness { now_ms: 100_000, stale_after_ms: 3_000 };
 
 fn host(polled: Polled, draining_since_ms: Option<u64>, requests: u32) -> HostStatus {
-    HostStatus {
-        address: "[fd00::1]:8000".to_owned(),
-        polled,
-        draining_since_ms,
-        requests,
-        prefill_tokens: 7,
-    }
+    let life = if polled.asleep { Life::Sleeping } else { Life::Ready };
+    let entry = Entry { polled, life, since_ms: 99_000, ..Entry::gone("[fd00::1]:8000") };
+    let mark = draining_since_ms.map(|since_ms| Mark { since_ms, by: Marker::Request });
+    HostStatus { entry, mark, requests, prefill_tokens: 7 }
 }
 
 fn said(at_ms: u64, running: f64, waiting: f64) -> Polled {
@@ -47,20 +51,24 @@ fn the_status_is_json_with_what_is_known_and_without_what_is_not() {
         host(said(90_000, 50.0, 50.0), Some(1), 0),
         host(Polled { asleep: true, ..said(99_999, 0.0, 0.0) }, None, 0),
     ];
-    let status: Value = serde_json::from_str(&to_json(&hosts, NOW)).expect("JSON");
+    let status: Value =
+        serde_json::from_str(&to_json(&hosts, TIER, Some(Leader { id: 77, generation: 3 }), NOW))
+            .expect("JSON");
     let totals = ["known_hosts", "running", "waiting", "in_flight"].map(|key| status[key].as_u64());
     assert_eq!(totals, [Some(2), Some(3), Some(2), Some(5)], "what is stale does not count");
     assert_eq!(
         status["hosts"][0],
         json!({
-            "host": "[fd00::1]:8000", "life": "ready", "reason": "its engine answers", "draining": false,
+            "host": "[fd00::1]:8000", "life": "ready", "reason": "it serves", "since_ms": 1_000, "draining": false,
             "drained": false, "in_flight": 4, "prefill_tokens": 7, "running": 3, "waiting": 2, "age_ms": 500,
             "failed_polls": 0, "kv_usage_percent": 25,
         })
     );
+    assert_eq!((&status["leader"], &status["generation"]), (&json!("000000000000004d"), &json!(3)));
+    assert_eq!(status["ready_hosts"], 2);
     let lives: Vec<&Value> = (0..4).map(|n| &status["hosts"][n]["life"]).collect();
     assert_eq!(lives, ["ready", "ready", "draining", "sleeping"]);
     assert!(status["hosts"][1].get("running").is_none(), "unknown is not zero");
-    let none: Value = serde_json::from_str(&to_json(&[], NOW)).expect("JSON");
+    let none: Value = serde_json::from_str(&to_json(&[], TIER, None, NOW)).expect("JSON");
     assert_eq!(none["hosts"], json!([]));
 }

@@ -12,6 +12,7 @@ mod peers;
 mod prompt;
 mod protobuf;
 mod routing;
+mod shed;
 mod signals;
 
 pub use learning::Learning;
@@ -20,6 +21,7 @@ pub use pattern::Pattern;
 pub use peers::{Peers, Secret};
 pub use prompt::{Prompt, Session, ToolsPlace};
 pub use routing::Routing;
+pub use shed::Shed;
 pub use signals::Signals;
 
 use super::decimal::shown;
@@ -63,9 +65,11 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
+    /// Past which bounds unimportant requests are turned away; nothing if none ever are.
+    pub shed: Option<Shed>,
     /// What is wanted of the fleet's size.
     pub signals: Signals,
-    /// The exchange with other gateways, if there is one; always there for [`Config::control`].
+    /// The exchange with other gateways, if there is one. For [`Config::control`], what its requests must prove.
     pub peers: Option<Peers>,
 }
 
@@ -144,6 +148,7 @@ impl Config {
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
+            shed: Shed::take(&mut section, "shed")?,
             signals: Signals::take(section.section("signals")?)?,
         };
         section.finish()?;

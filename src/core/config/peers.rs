@@ -38,11 +38,12 @@ impl Peers {
         3_000.max(2 * self.interval_ms + self.timeout_ms)
     }
 
-    /// Takes the section. Whoever only serves the control listener asks nobody, so needs nothing but the secret.
+    /// Takes the section, if it is there. Whoever only serves the control listener asks nobody, so needs nothing but the
+    /// secret.
     pub(super) fn take(root: &mut Section, control: bool) -> Result<Option<Self>, Refusal> {
         let is_there = root.has("peers");
         let mut section = root.section("peers")?;
-        if !control && !is_there {
+        if !is_there {
             return Ok(None);
         }
         let (cluster, hosts) = if control && !section.has("hosts") {

@@ -2,8 +2,8 @@
 
 use super::Signals;
 use crate::core::decimal::shown;
-use crate::core::fleet::{Polled, Slot};
-use crate::core::status::Moment;
+use crate::core::load::Freshness;
+use crate::core::snapshot::Entry;
 use std::fmt::Write;
 
 /// Names of the gauges, in the order of [`Signals::gauges`].
@@ -92,7 +92,7 @@ impl Signals {
     }
 
     /// One JSON object. What a scaler takes stands at its top, as plain numbers; what is not known is `null`.
-    pub fn to_json(&self, hosts: &[(Slot, String, Polled)], moment: Moment) -> String {
+    pub fn to_json(&self, hosts: &[Entry], freshness: Freshness) -> String {
         let mut json = String::from("{");
         let top: [f64; TOP.len()] = [
             f64::from(self.desired),
@@ -106,10 +106,10 @@ impl Signals {
             self.rate().unwrap_or(UNKNOWN),
             self.knee.rate().unwrap_or(UNKNOWN),
             self.knee.at_least().unwrap_or(UNKNOWN),
-            self.age_ms(moment.now_ms).map_or(UNKNOWN, |age_ms| age_ms as f64),
+            self.age_ms(freshness.now_ms).map_or(UNKNOWN, |age_ms| age_ms as f64),
         ];
         fields(&mut json, &TOP, &top);
-        let stale = self.is_stale(moment.now_ms, moment.stale_after_ms);
+        let stale = self.is_stale(freshness.now_ms, freshness.stale_after_ms);
         let (decided_by, reason) = self.ground.words();
         let _ = write!(
             json,
@@ -118,11 +118,11 @@ impl Signals {
         );
         fields(&mut json, &TERMS, &self.made_of());
         json.push_str("},\"hosts\":[");
-        for (n, (_, address, polled)) in hosts.iter().enumerate() {
+        for (n, Entry { address, polled, .. }) in hosts.iter().enumerate() {
             // Addresses are plain ASCII without quotes: the configuration allows no others.
             let comma = if n == 0 { "" } else { "," };
             let _ = write!(json, "{comma}{{\"host\":\"{address}\",");
-            let age_ms = moment.now_ms.saturating_sub(polled.at_ms) as f64;
+            let age_ms = freshness.now_ms.saturating_sub(polled.at_ms) as f64;
             let said = match polled.at_ms {
                 0 => [UNKNOWN; 3],
                 _ => [polled.waiting, polled.running, age_ms],

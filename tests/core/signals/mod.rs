@@ -6,9 +6,9 @@ use super::test;
 use crate::support::{addresses, router, Numbers};
 use kvroute::core::config;
 use kvroute::core::fleet::{Own, Polled, Slot};
+use kvroute::core::load::Freshness;
 use kvroute::core::signals::{Ground, Meter, Reading, Seen, Signals};
-use kvroute::core::snapshot::Snapshot;
-use kvroute::core::status::Moment;
+use kvroute::core::snapshot::{Entry, Snapshot};
 use replicas::{Model, KNEE};
 use serde_json::{json, Value};
 
@@ -68,16 +68,10 @@ impl Leader {
 }
 
 fn json_of(signals: &Signals, now_ms: u64) -> Value {
-    let moment = Moment { now_ms, stale_after_ms: 3_000 };
-    let hosts = [
-        (
-            Slot(0),
-            "10.0.0.1:8000".to_owned(),
-            Polled { at_ms: now_ms, waiting: 3.0, running: 1.0, ..Polled::default() },
-        ),
-        (Slot(1), "[fd00::1]:8000".to_owned(), Polled::default()),
-    ];
-    serde_json::from_str(&signals.to_json(&hosts, moment)).expect("JSON")
+    let freshness = Freshness { now_ms, stale_after_ms: 3_000 };
+    let polled = Polled { at_ms: now_ms, waiting: 3.0, running: 1.0, ..Polled::default() };
+    let hosts = [Entry { polled, ..Entry::gone("10.0.0.1:8000") }, Entry::gone("[fd00::1]:8000")];
+    serde_json::from_str(&signals.to_json(&hosts, freshness)).expect("JSON")
 }
 
 /// Silence from some hosts.

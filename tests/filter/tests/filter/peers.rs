@@ -562,7 +562,7 @@ fn an_engines_requests_that_peers_told_are_not_foreign() {
         mesh.run(50);
         let value = mesh.members[1].gateway.proxy.shared_data(SNAPSHOT).expect("published");
         let snapshot = Snapshot::decode(&value).expect("a snapshot");
-        let known: u32 = snapshot.hosts.iter().map(|(_, _, polled)| polled.known_requests).sum();
+        let known: u32 = snapshot.hosts.iter().map(|entry| entry.polled.known_requests).sum();
         if known == 8 {
             streams.iter().for_each(serve);
             return;
