@@ -336,7 +336,7 @@ impl SignalGauges {
     pub fn set(&self, signals: &Signals, now_ms: u64) {
         for (id, value) in self.ids.iter().zip(signals.gauges(now_ms)) {
             if let Some(id) = id {
-                record(*id, (value + 0.5) as u64);
+                record(*id, value);
             }
         }
     }
