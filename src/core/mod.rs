@@ -9,6 +9,8 @@
 //! | who was sent this block, and may still hold it? | [`index`] |
 //! | which hosts are there, how are they, what do they hold at most? | [`fleet`] |
 //! | which LoRA adapters does a host have loaded? | [`adapters`] |
+//! | do a host's requests fail, and when is it tried again? | [`health`] |
+//! | does a host stand still, though it has work? | [`wedge`] |
 //! | may this host have requests, and if not, why not? | [`life`] |
 //! | which hosts are marked to go? | [`drains`] |
 //! | which slot is which host's? | [`roster`] |
@@ -19,6 +21,7 @@
 //! | what stands for a prompt that is not in the request? | [`session`] |
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
 //! | how are the hosts, in JSON? | [`status`] |
+//! | which host is cheapest to remove? | [`removal`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
 //! | what do gateways tell each other? | [`peers`] |
@@ -37,6 +40,7 @@ pub mod config;
 pub mod drains;
 pub mod fleet;
 pub mod gateways;
+pub mod health;
 pub mod index;
 pub mod journal;
 pub mod learning;
@@ -44,6 +48,7 @@ pub mod life;
 pub mod load;
 pub mod peers;
 pub mod prompt;
+pub mod removal;
 pub mod roster;
 pub mod route;
 pub mod router;
@@ -53,4 +58,5 @@ pub mod shadow;
 pub mod snapshot;
 pub mod status;
 pub mod usage;
+pub mod wedge;
 pub mod wire;

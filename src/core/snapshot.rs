@@ -10,7 +10,7 @@ use super::life::Life;
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// What the leader knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,6 +123,7 @@ impl Snapshot {
                 host.polled = entry.polled;
             }
         }
+        fleet.settle_away();
     }
 
     /// The value for shared data.
@@ -153,6 +154,9 @@ impl Snapshot {
             value.f64(polled.expected_lately);
             value.f64(polled.keeps.share());
             value.u32(polled.failures);
+            value.f64(polled.moves);
+            value.u64(polled.moved_ms);
+            value.u8(u8::from(polled.counts_steps));
             value.u8(u8::from(polled.asleep));
             value.u8(polled.adapters.iter().count() as u8);
             polled.adapters.iter().for_each(|adapter| value.u64(adapter));
@@ -188,6 +192,9 @@ impl Snapshot {
                 expected_lately: rest.f64()?,
                 keeps: Keeps::from_share(rest.f64()?),
                 failures: rest.u32()?,
+                moves: rest.f64()?,
+                moved_ms: rest.u64()?,
+                counts_steps: rest.u8()? != 0,
                 asleep: rest.u8()? != 0,
                 adapters: decode_adapters(&mut rest)?,
             };

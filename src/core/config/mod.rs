@@ -5,6 +5,7 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
+mod failure;
 mod learning;
 mod mode;
 mod pattern;
@@ -13,6 +14,7 @@ mod prompt;
 mod protobuf;
 mod routing;
 
+pub use failure::Failure;
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
 pub use pattern::Pattern;
@@ -60,6 +62,8 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
+    /// When a host is taken to have failed that has not said so.
+    pub failure: Failure,
     /// The exchange with other gateways, if there is one. For [`Config::control`], what its requests must prove.
     pub peers: Option<Peers>,
 }
@@ -139,6 +143,7 @@ impl Config {
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
+            failure: Failure::take(section.section("failure")?)?,
         };
         section.finish()?;
         Ok(config)
