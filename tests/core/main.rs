@@ -21,6 +21,7 @@ mod config;
 mod drains;
 mod fleet;
 mod gateways;
+mod health;
 mod index;
 mod journal;
 mod learning;
@@ -29,11 +30,14 @@ mod orca;
 mod peers;
 mod prompt;
 mod readme;
+mod rehoming;
+mod removal;
 mod route;
 mod router;
 mod status;
 mod support;
 mod usage;
+mod wedge;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod case_table;

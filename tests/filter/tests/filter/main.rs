@@ -21,3 +21,4 @@ mod regret;
 mod sanitising;
 mod sessions;
 mod shadow;
+mod suspects;
