@@ -34,8 +34,11 @@ mod rehoming;
 mod removal;
 mod route;
 mod router;
+mod shed;
+mod signals;
 mod status;
 mod support;
+mod tier;
 mod usage;
 mod wedge;
 

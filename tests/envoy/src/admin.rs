@@ -46,6 +46,23 @@ impl Admin {
         Ok(SocketAddr::new(host.parse()?, u16::try_from(port)?))
     }
 
+    /// The hosts of a cluster, and what its endpoint discovery says of each, as `HEALTHY`.
+    pub async fn hosts(&self, cluster: &str) -> Result<BTreeMap<SocketAddr, String>> {
+        let document: Value = serde_json::from_str(&self.get("/clusters?format=json").await?)?;
+        let statuses = document["cluster_statuses"].as_array().into_iter().flatten();
+        let of_cluster = statuses.filter(|status| status["name"] == cluster);
+        let hosts = of_cluster.filter_map(|status| status["host_statuses"].as_array()).flatten();
+        hosts
+            .map(|host| {
+                let address = &host["address"]["socket_address"];
+                let ip = address["address"].as_str().context("a host without an address")?.parse()?;
+                let port = address["port_value"].as_u64().context("a host without a port")?;
+                let health = host["health_status"]["eds_health_status"].as_str().unwrap_or_default();
+                Ok((SocketAddr::new(ip, u16::try_from(port)?), health.to_owned()))
+            })
+            .collect()
+    }
+
     /// All counters and gauges. Filter metrics have the prefix `wasmcustom.` here.
     pub async fn stats(&self) -> Result<Stats> {
         let text = self.get("/stats").await?;

@@ -3,6 +3,8 @@
 //! There is no second, hand-kept configuration: what the tests prove holds for the file a user copies.
 //! All ports become 0, so that Envoy takes free ones; [`crate::envoy`] asks it which.
 
+use crate::endpoints::Endpoints;
+use crate::loopback;
 use crate::policy::Policy;
 use crate::repository;
 use anyhow::{Context, Result};
@@ -12,14 +14,14 @@ use std::net::SocketAddr;
 /// Name of the listener that runs the filter, as in the file.
 pub const KVROUTE: &str = "llm";
 
-/// Name of the listener that answers other gateways, as in `envoy/peers.yaml`.
-const CONTROL: &str = "kvroute_control";
+/// Name of the listener that answers operators and other gateways, as in `envoy/control.yaml` and `envoy/peers.yaml`.
+pub const CONTROL: &str = "kvroute_control";
 
 /// Name of the cluster of all gateways, as in that file.
 const PEERS: &str = "kvroute_peers";
 
 /// Name of the routed cluster, as in the file.
-const CLUSTER: &str = "vllm";
+pub const CLUSTER: &str = "vllm";
 
 /// One Envoy configuration.
 #[derive(Debug, Clone)]
@@ -43,6 +45,31 @@ impl Config {
         self.plugin("/hosts", json!(spelled))
     }
 
+    /// Takes the cluster's endpoints from this file while it runs. The plugin's `hosts` stay as they are.
+    pub fn endpoints_from(mut self, endpoints: &Endpoints) -> Self {
+        let cluster = self.cluster_mut(endpoints.cluster());
+        cluster["type"] = json!("EDS");
+        cluster["eds_cluster_config"] = json!({"eds_config": {
+            "resource_api_version": "V3",
+            "path_config_source": {"path": endpoints.path().to_string_lossy()},
+        }});
+        if let Some(cluster) = cluster.as_object_mut() {
+            cluster.remove("load_assignment");
+        }
+        self
+    }
+
+    /// Adds a cluster of this name that leads to Envoy's own admin interface, for the plugin to ask who is there.
+    pub fn with_admin_cluster(mut self, name: &str) -> Self {
+        let admin = loopback::own(9901);
+        *address_of(&mut self.document["admin"]) = socket_address(admin);
+        let mut cluster = json!({"name": name, "type": "STATIC", "connect_timeout": "1s",
+            "load_assignment": {"cluster_name": name}});
+        set_endpoints(&mut cluster, &[admin]);
+        push(&mut self.document["static_resources"]["clusters"], cluster);
+        self
+    }
+
     /// Sets one key of the plugin's configuration, named by a JSON pointer such as `/poll/interval_ms`.
     pub fn plugin(self, pointer: &str, value: Value) -> Self {
         self.edit_plugin(|plugin| set(plugin, pointer, value))
@@ -50,11 +77,7 @@ impl Config {
 
     /// Edits the plugin's configuration as a whole.
     pub fn edit_plugin(mut self, edit: impl FnOnce(&mut Value)) -> Self {
-        let wasm = wasm_of(self.listener_mut(KVROUTE));
-        let text = wasm["configuration"]["value"].as_str().unwrap_or_default();
-        let mut plugin = serde_json::from_str(text).unwrap_or_default();
-        edit(&mut plugin);
-        wasm["configuration"]["value"] = json!(plugin.to_string());
+        edit_json(self.listener_mut(KVROUTE), edit);
         self
     }
 
@@ -108,16 +131,26 @@ impl Config {
         push(&mut self.document["static_resources"]["clusters"], cluster.clone());
 
         let listener = named(&mut added["listeners"], CONTROL);
-        *address_of(listener) =
-            json!({"address": gateways[own].ip().to_string(), "port_value": gateways[own].port()});
-        let configuration = &mut wasm_of(listener)["configuration"]["value"];
-        let mut control: Value = serde_json::from_str(configuration.as_str().unwrap_or_default())?;
+        *address_of(listener) = socket_address(gateways[own]);
         let spelled: Vec<String> = gateways.iter().map(SocketAddr::to_string).collect();
-        set(&mut control, "/peers/hosts", json!(spelled));
-        set(&mut control, "/peers/secret", json!(secret));
-        *configuration = json!(control.to_string());
+        let control = edit_json(listener, |control| {
+            set(control, "/peers/hosts", json!(spelled));
+            set(control, "/peers/secret", json!(secret));
+        });
         push(&mut self.document["static_resources"]["listeners"], listener.clone());
         Ok(self.plugin("/peers", control["peers"].clone()))
+    }
+
+    /// Adds `envoy/control.yaml`: a control listener, called [`CONTROL`], on a free port, for those who know the secret.
+    pub fn with_control(mut self, secret: Option<&str>) -> Result<Self> {
+        let mut control = read("envoy/control.yaml")?;
+        let listener = named(&mut control["static_resources"]["listeners"], CONTROL);
+        *address_of(listener) = free_port();
+        if let Some(secret) = secret {
+            edit_json(listener, |control| set(control, "/peers/secret", json!(secret)));
+        }
+        push(&mut self.document["static_resources"]["listeners"], listener.clone());
+        Ok(self)
     }
 
     /// Writes every access log to this path.
@@ -159,6 +192,15 @@ impl Config {
     fn cluster_mut(&mut self, name: &str) -> &mut Value {
         named(&mut self.document["static_resources"]["clusters"], name)
     }
+}
+
+/// Edits the configuration of a listener's filter, and answers how it is then.
+fn edit_json(listener: &mut Value, edit: impl FnOnce(&mut Value)) -> Value {
+    let text = &mut wasm_of(listener)["configuration"]["value"];
+    let mut plugin = serde_json::from_str(text.as_str().unwrap_or_default()).unwrap_or_default();
+    edit(&mut plugin);
+    *text = json!(plugin.to_string());
+    plugin
 }
 
 /// A configuration file of the repository.
@@ -203,6 +245,10 @@ fn address_of(owner: &mut Value) -> &mut Value {
     &mut owner["address"]["socket_address"]
 }
 
+fn socket_address(address: SocketAddr) -> Value {
+    json!({"address": address.ip().to_string(), "port_value": address.port()})
+}
+
 fn free_port() -> Value {
     json!({"address": "127.0.0.1", "port_value": 0})
 }
@@ -210,10 +256,7 @@ fn free_port() -> Value {
 fn set_endpoints(cluster: &mut Value, hosts: &[SocketAddr]) {
     let endpoints: Vec<Value> = hosts
         .iter()
-        .map(|host| {
-            let address = json!({"address": host.ip().to_string(), "port_value": host.port()});
-            json!({"endpoint": {"address": {"socket_address": address}}})
-        })
+        .map(|host| json!({"endpoint": {"address": {"socket_address": socket_address(*host)}}}))
         .collect();
     cluster["load_assignment"]["endpoints"] = json!([{ "lb_endpoints": endpoints }]);
 }

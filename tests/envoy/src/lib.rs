@@ -3,10 +3,12 @@
 //! | question | module |
 //! | --- | --- |
 //! | what does Envoy run with? | [`config`]: `envoy/envoy.yaml` itself, edited for a run; [`policy`]: Envoy's own policies, to compare with |
-//! | how does it run, and what does it say about itself? | [`envoy`], [`admin`] |
+//! | which endpoints has it, while they come and go? | [`endpoints`] |
+//! | how does it run, and what does it say about itself? | [`envoy`], [`admin`], [`control`] |
 //! | how does a client talk to it? | [`client`], [`chat`] |
 //! | what is sent, and what came of it? | [`workload`], [`quantiles`] |
 //! | an Envoy in front of a fleet of mock engines, or of another upstream, ready to take requests | [`testbed`], [`upstream`] |
+//! | where may something listen whose address must be known beforehand? | [`loopback`] |
 //! | has it happened yet, how far is it, did the machine keep up? | [`wait`], [`progress`], [`pace`] |
 //!
 //! Everything is real: Envoy is the binary that `scripts/envoy` finds, the filter is the artifact that
@@ -17,7 +19,10 @@ pub mod admin;
 pub mod chat;
 pub mod client;
 pub mod config;
+pub mod control;
+pub mod endpoints;
 pub mod envoy;
+pub mod loopback;
 pub mod pace;
 pub mod policy;
 pub mod progress;

@@ -21,6 +21,9 @@ use crate::report::{EngineReport, Ledger, RequestRecord};
 /// Slowest an engine can be made: a step of a millisecond then takes a quarter of an hour.
 const MAX_SLOWNESS: f64 = 1e6;
 
+/// Between two looks at whether the last request has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
 /// One engine of a fleet. Clones are the same engine.
 #[derive(Clone)]
 pub struct Engine(Arc<Parts>);
@@ -50,8 +53,9 @@ pub(crate) struct Faults {
 }
 
 impl Engine {
-    /// An engine that listens on `port`; 0 lets the system choose.
-    pub(crate) fn start(port: u16, options: EngineOptions) -> io::Result<Self> {
+    /// An engine that listens on `port`, 0 lets the system choose, once it has loaded its model for so long. Until then
+    /// connections are refused.
+    pub(crate) fn start(port: u16, options: EngineOptions, loading: Duration) -> io::Result<Self> {
         let port = Port::reserve(port)?;
         let (core, steps) = EngineCore::start(options.clone());
         let engine = Self(Arc::new(Parts {
@@ -66,7 +70,13 @@ impl Engine {
             responses: Arc::default(),
             frozen: Mutex::default(),
         }));
-        engine.0.port.open(engine.clone())?;
+        if loading.is_zero() {
+            engine.0.port.open(engine.clone())?;
+        } else {
+            // Free: nobody else has the engine yet.
+            let mut reopening = engine.0.reopening.try_lock().map_err(io::Error::other)?;
+            engine.reopen(&mut reopening, loading);
+        }
         Ok(engine)
     }
 
@@ -83,6 +93,26 @@ impl Engine {
     /// Sequences in the queue at this moment.
     pub fn waiting(&self) -> usize {
         self.0.core.queue().1
+    }
+
+    /// Whether connections are accepted: not while it loads its model, nor after a crash.
+    pub fn is_listening(&self) -> bool {
+        self.0.port.is_open()
+    }
+
+    /// How busy its GPU looked over the last `window` (at most a minute), as `nvidia-smi` and DCGM tell it: the share of
+    /// time, 0 to 1, in which any sequence was in the batch, however few. Time before its process began counts as idle.
+    pub fn utilisation(&self, window: Duration) -> f64 {
+        self.0.core.utilisation(window)
+    }
+
+    /// SIGTERM with a shutdown timeout: new requests are aborted, those in flight have `grace` to end, and then the
+    /// process is gone. Returns whether all had ended.
+    pub async fn shut_down(&self, grace: Duration) -> bool {
+        self.fault(Fault::Drain).await;
+        let ended = tokio::time::timeout(grace, self.emptied()).await.is_ok();
+        self.fault(Fault::Crash).await;
+        ended
     }
 
     /// What it saw since its start or the last reset.
@@ -134,11 +164,9 @@ impl Engine {
                 self.shut(&mut reopening).await;
                 self.reopen(&mut reopening, duration(seconds));
             }
+            Fault::Crash => self.crash(&mut reopening).await,
             Fault::Restart { down_seconds } => {
-                self.shut(&mut reopening).await;
-                core.restart();
-                self.0.responses.clear();
-                self.heal_http();
+                self.crash(&mut reopening).await;
                 self.reopen(&mut reopening, duration(down_seconds));
             }
             Fault::Status { code } => self.0.faults.send_modify(|faults| faults.status = Some(code)),
@@ -218,6 +246,20 @@ impl Engine {
 
     fn freeze(&self, frozen: Option<String>) {
         *self.0.frozen.lock().unwrap_or_else(PoisonError::into_inner) = frozen;
+    }
+
+    async fn emptied(&self) {
+        while self.0.core.queue() != (0, 0) || self.0.ledger.in_flight() > 0 {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Cuts everything and leaves nothing of the process.
+    async fn crash(&self, reopening: &mut Option<JoinHandle<()>>) {
+        self.shut(reopening).await;
+        self.0.core.restart();
+        self.0.responses.clear();
+        self.heal_http();
     }
 
     async fn shut(&self, reopening: &mut Option<JoinHandle<()>>) {

@@ -13,6 +13,7 @@ use crate::prompt::Prompt;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Finish, Progress, Sequence};
 use crate::stats::Stats;
+use crate::utilisation::Utilisation;
 
 /// How far behind its own clock an engine may fall and still catch up. Timers wake about a millisecond late, which
 /// catching up evens out; a machine that stood still for longer must not be followed by a burst.
@@ -36,6 +37,7 @@ struct State {
     slowness: f64,
     /// Requests that came while the engine computes nothing: in no queue, in no gauge.
     held: Vec<Sequence>,
+    utilisation: Utilisation,
 }
 
 /// Whether the engine computes.
@@ -133,6 +135,11 @@ impl EngineCore {
         (state.scheduler.running().len(), state.scheduler.waiting().len())
     }
 
+    /// The share of the last `window` in which any sequence was in the batch, 0 to 1.
+    pub(crate) fn utilisation(&self, window: Duration) -> f64 {
+        self.lock().utilisation.over(window, Instant::now())
+    }
+
     /// Changes the engine's life, with what that does to the requests it has.
     pub(crate) fn live(&self, life: Life) {
         let mut state = self.lock();
@@ -211,12 +218,15 @@ impl EngineCore {
     /// Plans a step and says how long it takes; `None` when there is nothing to do.
     fn begin_step(&self) -> Option<Duration> {
         let mut state = self.lock();
-        let State { scheduler, stats, life, slowness, .. } = &mut *state;
-        if !matches!(life, Life::Awake | Life::Draining) {
+        if !matches!(state.life, Life::Awake | Life::Draining) {
             return None;
         }
-        let step = scheduler.begin_step(Instant::now(), stats)?;
-        Some(self.options.step_time(step.prefill, step.decoding).mul_f64(*slowness))
+        let now = Instant::now();
+        let State { scheduler, stats, slowness, .. } = &mut *state;
+        let step = scheduler.begin_step(now, stats)?;
+        let duration = self.options.step_time(step.prefill, step.decoding).mul_f64(*slowness);
+        state.note_utilisation(now);
+        Some(duration)
     }
 
     /// Books a step whose time is over. False while the engine is stalled: the step is still under way.
@@ -225,9 +235,11 @@ impl EngineCore {
         if state.life == Life::Stalled {
             return false;
         }
+        let now = Instant::now();
         let State { scheduler, stats, .. } = &mut *state;
-        scheduler.end_step(Instant::now(), stats);
+        scheduler.end_step(now, stats);
         stats.publish(scheduler);
+        state.note_utilisation(now);
         true
     }
 
@@ -241,6 +253,7 @@ impl EngineCore {
         if *life != Life::Stalled {
             stats.publish(scheduler);
         }
+        state.note_utilisation(Instant::now());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -256,7 +269,13 @@ impl State {
             life: Life::Awake,
             slowness: 1.0,
             held: Vec::new(),
+            utilisation: Utilisation::default(),
         }
+    }
+
+    /// Somebody may have entered the batch or left it.
+    fn note_utilisation(&mut self, now: Instant) {
+        self.utilisation.note(!self.scheduler.running().is_empty(), now);
     }
 
     fn finish_all(&mut self, finish: Finish) {
@@ -266,6 +285,7 @@ impl State {
             sequence.tell(Some(finish));
         }
         self.stats.publish(&self.scheduler);
+        self.note_utilisation(now);
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub enum Fault {
-    /// Healthy again: listening, awake, at full speed, honest. Cache and counters stay.
+    /// Healthy again: listening, awake, at full speed, honest. Cache and counters stay, except those a fault has lost.
     Clear,
     /// Steps take `factor` times as long, at most a million times; the one under way ends at once.
     Slow {
@@ -23,6 +23,9 @@ pub enum Fault {
         /// Seconds until it listens.
         seconds: f64,
     },
+    /// The process is gone, and with it cache, counters and other faults: as `Refuse`, until `Restart` or `Clear` starts
+    /// another.
+    Crash,
     /// A new process: requests in flight are cut, cache, counters and other faults are gone, the start time is now.
     Restart {
         /// Seconds until it listens.

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::control::Control;
 use crate::engine::Engine;
+use crate::fault::Fault;
 use crate::options::EngineOptions;
 use crate::port::Port;
 use crate::report::{Counts, FleetReport};
@@ -26,15 +28,36 @@ impl Fleet {
 
     /// Starts one engine on each port. They listen when this returns.
     pub async fn start_on(ports: &[u16], options: EngineOptions) -> io::Result<Self> {
-        options.check().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
         let mut fleet = Self { engines: Vec::with_capacity(ports.len()), control: None };
         for port in ports {
-            fleet.engines.push(Engine::start(*port, options.clone())?);
+            fleet.launch(*port, options.clone(), Duration::ZERO)?;
         }
         Ok(fleet)
     }
 
-    /// Opens the control port, which reaches engines whatever state they are in; 0 lets the system choose.
+    /// Adds an engine on `port`, 0 lets the system choose, which refuses connections while it loads its model for so
+    /// long. It may be another model than that of the others, and the port of an engine that was removed.
+    pub fn launch(&mut self, port: u16, options: EngineOptions, loading: Duration) -> io::Result<Engine> {
+        options.check().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+        let engine = Engine::start(port, options, loading)?;
+        self.engines.push(engine.clone());
+        Ok(engine)
+    }
+
+    /// Ends the engine at this address: streams are cut, and its port is free for another. False if there is none.
+    /// Those after it are then one number lower.
+    pub async fn remove(&mut self, address: SocketAddr) -> bool {
+        let Some(at) = self.engines.iter().position(|engine| engine.address() == address) else {
+            return false;
+        };
+        let engine = self.engines.remove(at);
+        engine.fault(Fault::Crash).await;
+        engine.stop();
+        true
+    }
+
+    /// Opens the control port, which reaches the engines of this moment whatever state they are in; 0 lets the system
+    /// choose.
     pub fn serve_control(&mut self, port: u16) -> io::Result<SocketAddr> {
         let port = Port::reserve(port)?;
         port.open(Control { engines: self.engines.clone() })?;

@@ -6,10 +6,12 @@
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
-//! let fleet = fleet::Fleet::start(2, fleet::EngineOptions::default()).await?;
+//! let mut fleet = fleet::Fleet::start(2, fleet::EngineOptions::default()).await?;
 //! println!("{:?}", fleet.addresses());
-//! fleet.engine(1).fault(fleet::Fault::Refuse).await;
-//! println!("{:?}", fleet.report().total);
+//! fleet.engine(1).fault(fleet::Fault::Crash).await;
+//! let loading = std::time::Duration::from_secs(20);
+//! let third = fleet.launch(0, fleet::EngineOptions::default(), loading)?;
+//! println!("{} {:?}", third.is_listening(), fleet.report().total);
 //! # Ok(())
 //! # }
 //! ```
@@ -23,7 +25,7 @@
 //! | when is it computed, what is cached | `engine_core`, `scheduler`, `sequence`, `kv_cache` |
 //! | what does a request leave in a cache, for who records a workload | `footprint` |
 //! | how is it answered | `generate`, `event_stream`, `orca` |
-//! | what is measured | `stats`, `exposition`, `metric_help` |
+//! | what is measured | `stats`, `exposition`, `metric_help`, `utilisation` |
 //! | how to break it, what it saw | `fault`, `control`, `report` |
 
 mod answer;
@@ -52,6 +54,7 @@ mod routes;
 mod scheduler;
 mod sequence;
 mod stats;
+mod utilisation;
 
 pub use engine::Engine;
 pub use fault::{Fault, MetricsFault};

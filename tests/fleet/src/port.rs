@@ -58,6 +58,10 @@ impl Port {
         self.address
     }
 
+    pub(crate) fn is_open(&self) -> bool {
+        self.listening().is_some()
+    }
+
     /// Listens, unless it does already.
     pub(crate) fn open(&self, server: impl Serve) -> io::Result<()> {
         let mut listening = self.listening();

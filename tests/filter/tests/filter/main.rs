@@ -21,4 +21,7 @@ mod regret;
 mod sanitising;
 mod sessions;
 mod shadow;
+mod shed;
+mod signals;
 mod suspects;
+mod tier;

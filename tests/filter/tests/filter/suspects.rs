@@ -43,16 +43,21 @@ fn failures(gateway: &mut Gateway) -> i64 {
     gateway.proxy.counter("kvroute_host_failures_total")
 }
 
-/// A request that host 1 is the first to get.
-fn for_host_1(gateway: &Gateway, seed: &mut usize) -> Stream {
-    loop {
+/// Requests at the same time that host 1 is the first to get.
+fn for_host_1(gateway: &Gateway, seed: &mut usize, count: usize) -> Vec<Stream> {
+    let (mut there, mut elsewhere) = (Vec::new(), Vec::new());
+    while there.len() < count {
         *seed += 1;
         let stream = gateway.chat(&text(*seed, 1_500));
-        if destination(&stream) == host(1) {
-            return stream;
-        }
-        serve(&stream);
+        if destination(&stream) == host(1) { &mut there } else { &mut elsewhere }.push(stream);
+        assert!(elsewhere.len() < 20 * count, "it gets nothing");
     }
+    elsewhere.iter().for_each(serve);
+    there
+}
+
+fn one_for_host_1(gateway: &Gateway, seed: &mut usize) -> Stream {
+    for_host_1(gateway, seed, 1).remove(0)
 }
 
 #[test]
@@ -101,7 +106,7 @@ fn each_kind_of_failure_counts_once_and_is_said_in_words() {
         let control = control(&gateway);
         let mut seed = 0;
         // Three at once, as many answers in a row may be: what one sees of the others is not the matter here.
-        let streams: Vec<Stream> = (0..3).map(|_| for_host_1(&gateway, &mut seed)).collect();
+        let streams = for_host_1(&gateway, &mut seed, 3);
         for (n, stream) in (1..).zip(&streams) {
             assert_eq!(status(&control, 1)["life"], "ready", "{words}: {n}");
             fail(stream);
@@ -121,7 +126,7 @@ fn answers_that_break_off_together_take_a_host_out() {
     let mut gateway = Gateway::new(3);
     gateway.run(1_000);
     let mut seed = 0;
-    let open: Vec<Stream> = (0..6).map(|_| for_host_1(&gateway, &mut seed)).collect();
+    let open = for_host_1(&gateway, &mut seed, 6);
     for stream in &open {
         begin_response(stream);
         stream.response_body(b"data: {}\n\n", false);
@@ -145,8 +150,8 @@ fn what_is_not_the_hosts_fault_is_not_held_against_it() {
     let mut seed = 0;
     for round in 0..8 {
         // The client leaves before the answer begins, amid it, and while it still sends.
-        for_host_1(&gateway, &mut seed).abort();
-        let stream = for_host_1(&gateway, &mut seed);
+        one_for_host_1(&gateway, &mut seed).abort();
+        let stream = one_for_host_1(&gateway, &mut seed);
         begin_response(&stream);
         stream.response_body(b"data: {}\n\n", false);
         stream.abort();
@@ -154,10 +159,10 @@ fn what_is_not_the_hosts_fault_is_not_held_against_it() {
         stream.body(&[b' '; 40_000], false);
         stream.abort();
         // The circuit breaker is open; Envoy does not know the host.
-        let stream = for_host_1(&gateway, &mut seed);
+        let stream = one_for_host_1(&gateway, &mut seed);
         stream.fail(Some(&host(1)), 503, OVERFLOW);
         stream.finish();
-        let stream = for_host_1(&gateway, &mut seed);
+        let stream = one_for_host_1(&gateway, &mut seed);
         let second = destinations(&stream)[1].clone();
         stream.respond(&second, 200, &[]);
         stream.response_body(b"{}", true);

@@ -8,5 +8,6 @@ mod cache;
 mod captured;
 mod client;
 mod faults;
+mod life;
 mod metrics;
 mod queue;
