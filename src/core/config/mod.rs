@@ -5,6 +5,7 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
+mod failure;
 mod learning;
 mod mode;
 mod pattern;
@@ -15,6 +16,7 @@ mod routing;
 mod shed;
 mod signals;
 
+pub use failure::Failure;
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
 pub use pattern::Pattern;
@@ -65,6 +67,8 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
+    /// When a host is taken to have failed that has not said so.
+    pub failure: Failure,
     /// Past which bounds unimportant requests are turned away; nothing if none ever are.
     pub shed: Option<Shed>,
     /// What is wanted of the fleet's size.
@@ -142,6 +146,7 @@ impl Config {
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
+            failure: Failure::take(section.section("failure")?)?,
             shed: Shed::take(&mut section, "shed")?,
             signals: Signals::take(section.section("signals")?)?,
         };
