@@ -40,9 +40,10 @@ pub fn deletion_costs(hosts: &[Removable]) -> Vec<i32> {
     let known = || cached.iter().flatten();
     let mean = known().sum::<f64>() / known().count().max(1) as f64;
     let cost = |(host, cached): (&Removable, &Option<f64>)| {
-        // Of two numbers of which one is none, these take the other.
-        let cost = (host.at_work() + cached.unwrap_or(mean)).max(0.0).min(MARKED - 1.0);
-        (if host.mark.is_some() { cost - MARKED } else { cost }) as i32
+        // Of two numbers of which one is none, `max` takes the other.
+        let lost = (host.at_work() + cached.unwrap_or(mean)).max(0.0);
+        let least = if host.mark.is_some() { -MARKED } else { 0.0 };
+        (least + lost.min(MARKED - 1.0)) as i32
     };
     hosts.iter().zip(&cached).map(cost).collect()
 }
