@@ -8,7 +8,7 @@ use super::blocks::BlockHash;
 use super::config::{Config, Learning, Routing, Shed};
 use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
-use super::health::{Seen, Sign, Why};
+use super::health::{Health, Seen, Sign, Why};
 use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement, MOST_SEEN};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
@@ -542,14 +542,12 @@ impl Router {
         for host in self.fleet.hosts_mut() {
             host.health.forget_others();
         }
-        for (slot, seen) in seen {
-            if let Some(host) = self.fleet.host_mut(*slot) {
-                host.health.heard_good(seen, now_ms);
-            }
-        }
-        for (slot, seen) in seen {
-            if let Some(host) = self.fleet.host_mut(*slot) {
-                host.health.heard_failures(seen, now_ms);
+        // Before anything is held against a host it must be known when it worked.
+        for hear in [Health::heard_good, Health::heard_failures] {
+            for (slot, seen) in seen {
+                if let Some(host) = self.fleet.host_mut(*slot) {
+                    hear(&mut host.health, seen, now_ms);
+                }
             }
         }
     }
@@ -570,14 +568,12 @@ impl Router {
         if self.wedged_after_ms == 0 {
             return Vec::new();
         }
-        let still: Vec<Slot> = self
-            .open()
-            .into_iter()
-            .filter(|(slot, open)| self.is_still(*slot, *open, now_ms))
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in &still {
-            self.failed(*slot, Why::Silent, now_ms, now_ms);
+        let mut still = Vec::new();
+        for (slot, open) in self.open() {
+            if self.is_still(slot, open, now_ms) {
+                self.failed(slot, Why::Silent, now_ms, now_ms);
+                still.push(slot);
+            }
         }
         still
     }
@@ -651,13 +647,16 @@ impl Router {
     /// What this worker publishes at its tick.
     pub fn publish(&mut self, worker: u64, now_ms: u64) -> Vec<u8> {
         let holdings = self.holdings();
-        let hosts = || self.fleet.hosts().iter();
-        let ago_ms = |host: &Host| if host.gave { 0 } else { now_ms.saturating_sub(host.byte_ms) };
-        let bytes =
-            hosts().map(|host| (host.slot, ago_ms(host))).filter(|(_, ago_ms)| *ago_ms < BYTES_TOLD_MS);
-        let bytes = bytes.map(|(slot, ago_ms)| (slot, ago_ms as u16)).collect();
-        let seen = hosts().filter_map(|host| Some((host.slot, host.health.told(now_ms)?)));
-        let seen = seen.take(MOST_SEEN).collect();
+        let (mut bytes, mut seen) = (Vec::new(), Vec::new());
+        for host in self.fleet.hosts() {
+            let ago_ms = if host.gave { 0 } else { now_ms.saturating_sub(host.byte_ms) };
+            if ago_ms < BYTES_TOLD_MS {
+                bytes.push((host.slot, ago_ms as u16));
+            }
+            if let Some(told) = host.health.told(now_ms).filter(|_| seen.len() < MOST_SEEN) {
+                seen.push((host.slot, told));
+            }
+        }
         self.outbox.publish(&Bulletin { worker, at_ms: now_ms, holdings, bytes, seen })
     }
 
