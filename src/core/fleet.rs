@@ -13,6 +13,7 @@ use super::adapters::Adapters;
 use super::drains::{Drains, Mark, Marker};
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
+use super::members::{Members, View};
 use super::scrape::EngineSample;
 
 /// A host's number in the fleet; stays its own while it is in the fleet.
@@ -286,6 +287,8 @@ pub struct Host {
     pub health: Health,
     /// Its mark, if it is to go.
     pub marked: Option<Mark>,
+    /// How Envoy sees it, if it is asked.
+    pub envoy: View,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
     /// the past fades, and for a host that joins set so that it begins with as many as the others have.
     cold_since: Option<i64>,
@@ -364,6 +367,7 @@ impl Fleet {
                 turn: 0,
                 health: Health::default(),
                 marked: None,
+                envoy: View::default(),
                 cold_since: None,
             }));
         }
@@ -399,12 +403,27 @@ impl Fleet {
         }
     }
 
-    /// Takes over which hosts are marked to go: those of the configuration, and those that were marked since.
+    /// Takes over which hosts are marked to go: those of the configuration, those that were marked since, and those of
+    /// which Envoy says so.
     pub fn settle_drains(&mut self, configured: &[String], drains: &Drains) {
         for host in &mut self.hosts {
             let is_configured = configured.contains(&host.address);
             let always = is_configured.then_some(Mark { since_ms: 0, by: Marker::Configuration });
-            host.marked = always.or_else(|| drains.of(&host.address));
+            let told = always.or_else(|| drains.of(&host.address));
+            host.marked = told.or_else(|| host.envoy.standing.mark());
+        }
+    }
+
+    /// Takes over how Envoy sees the hosts; without `members` nobody has asked it.
+    pub fn settle_members(&mut self, members: Option<&Members>) {
+        for host in &mut self.hosts {
+            host.envoy = View::default();
+        }
+        for member in members.iter().flat_map(|members| &members.hosts) {
+            let slot = self.by_address(&member.address).map(|host| host.slot);
+            if let Some(host) = slot.and_then(|slot| self.host_mut(slot)) {
+                host.envoy = member.view;
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use super::drains::{Mark, Marker};
 use super::life::Life;
 use super::load::Freshness;
+use super::members::Members;
 use super::snapshot::Entry;
 use std::fmt::Write;
 
@@ -26,7 +27,7 @@ impl HostStatus {
     /// Its life.
     pub fn life(&self) -> Life {
         match (self.entry.life, self.mark()) {
-            (life @ (Life::Sleeping | Life::Gone), _) => life,
+            (life @ (Life::Sleeping | Life::Unhealthy(_) | Life::Gone), _) => life,
             (_, Some(mark)) => Life::Draining(mark),
             // The mark was taken away a moment ago.
             (Life::Draining(_), None) => Life::Ready,
@@ -93,8 +94,13 @@ pub struct Leader {
     pub generation: u64,
 }
 
-/// The whole fleet as one JSON object.
-pub fn to_json(hosts: &[HostStatus], leader: Option<Leader>, at: Freshness) -> String {
+/// The whole fleet as one JSON object. `members` say where the hosts come from, unless they are configured.
+pub fn to_json(
+    hosts: &[HostStatus],
+    members: Option<&Members>,
+    leader: Option<Leader>,
+    at: Freshness,
+) -> String {
     let known = || hosts.iter().map(|host| &host.entry.polled).filter(|polled| at.is_recent(polled.at_ms));
     let running: f64 = known().map(|polled| polled.running).sum();
     let waiting: f64 = known().map(|polled| polled.waiting).sum();
@@ -107,6 +113,9 @@ pub fn to_json(hosts: &[HostStatus], leader: Option<Leader>, at: Freshness) -> S
     let _ = write!(json, ",\"in_flight\":{in_flight}");
     if let Some(Leader { id, generation }) = leader {
         let _ = write!(json, ",\"leader\":\"{id:016x}\",\"generation\":{generation}");
+    }
+    if let Some(members) = members {
+        let _ = write!(json, ",\"discovery\":{}", members.to_json(at.now_ms));
     }
     json.push_str("}\n");
     json

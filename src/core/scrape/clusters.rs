@@ -160,6 +160,26 @@ pub struct Clusters<'a> {
 }
 
 impl<'a> Clusters<'a> {
+    /// The path under which Envoy's admin tells of the cluster that is called `wanted`, and from 1.38 on of no other.
+    pub fn path(wanted: &str) -> String {
+        const HEX: &[u8; 16] = b"0123456789ABCDEF";
+        let mut path = String::from("/clusters?format=json&filter=%5E");
+        for byte in wanted.bytes() {
+            if byte.is_ascii_alphanumeric() || byte == b'_' {
+                path.push(char::from(byte));
+                continue;
+            }
+            // In the regular expression a backslash takes every meaning off, but for bytes that are no ASCII, which have
+            // none. In the path all are escaped.
+            path.push_str(if byte.is_ascii() { "%5C%" } else { "%" });
+            for digit in [byte >> 4, byte & 15] {
+                path.extend(HEX.get(usize::from(digit)).copied().map(char::from));
+            }
+        }
+        path.push_str("%24");
+        path
+    }
+
     /// Looks for the cluster that is called `wanted`.
     pub fn new(wanted: &'a str) -> Self {
         Self { scanner: Scanner::default(), reading: Reading::new(wanted.as_bytes()) }
