@@ -247,6 +247,13 @@ fn hosts_come_from_one_source() {
     ] {
         assert_eq!(discover(more).expect_err("refused"), refusal, "{more}");
     }
+    for nulls in [
+        r#""hosts":null,"discover":{"admin_cluster":"a","dns":null}"#,
+        r#""hosts":["10.0.0.1:80"],"discover":null"#,
+        r#""control":true,"hosts":null"#,
+    ] {
+        discover(nulls).expect(nulls);
+    }
     let control = discover(r#""control":true,"discover":{"admin_cluster":"a"}"#).expect("valid");
     assert!(control.control && control.discover.is_some());
 }

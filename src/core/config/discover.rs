@@ -33,10 +33,11 @@ pub enum Source {
 impl Discover {
     /// Takes the section, if it is there.
     pub(super) fn take(root: &mut Section) -> Result<Option<Self>, Refusal> {
-        if !root.has("discover") {
+        let is_there = root.has("discover");
+        let mut section = root.section("discover")?;
+        if !is_there {
             return Ok(None);
         }
-        let mut section = root.section("discover")?;
         let source = Source::take(&mut section)?;
         // Envoy has the answer at hand, a name server is somebody else's.
         let usual_ms = if matches!(source, Source::Dns { .. }) { 5_000 } else { 1_000 };

@@ -129,7 +129,10 @@ impl Config {
             cluster: section.required_text("cluster")?,
             // A filter that does not route needs none, but may be given the configuration of one that does.
             hosts: match (section.has("hosts"), section.has("discover")) {
-                (false, is_discovered) if control || is_discovered => Vec::new(),
+                (false, is_discovered) if control || is_discovered => {
+                    section.take("hosts");
+                    Vec::new()
+                }
                 (true, true) => return Err(section.refuse("hosts", "must not stand beside discover")),
                 _ => section.hosts("hosts", MAX_HOSTS)?,
             },
