@@ -15,11 +15,15 @@
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
+//! | what is a prefix worth that only another host has? | [`tier`] |
 //! | where does this request go, and why? | [`route`] |
 //! | what does one worker know, and have in flight? | [`router`] |
 //! | what stands for a prompt that is not in the request? | [`session`] |
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
+//! | is there room for a request of this priority? | [`shed`] |
 //! | how are the hosts, in JSON? | [`status`] |
+//! | how long is the fleet's queue, and how many replicas would it take? | [`signals`] |
+//! | how is a number written without the library's floats? | [`decimal`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
 //! | what do gateways tell each other? | [`peers`] |
@@ -35,6 +39,7 @@ pub mod audit;
 pub mod blocks;
 pub mod bytes;
 pub mod config;
+pub mod decimal;
 pub mod drains;
 pub mod fleet;
 pub mod gateways;
@@ -52,7 +57,10 @@ pub mod router;
 pub mod scrape;
 pub mod session;
 pub mod shadow;
+pub mod shed;
+pub mod signals;
 pub mod snapshot;
 pub mod status;
+pub mod tier;
 pub mod usage;
 pub mod wire;

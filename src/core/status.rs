@@ -5,6 +5,7 @@ use super::life::Life;
 use super::load::Freshness;
 use super::members::Members;
 use super::snapshot::Entry;
+use super::tier::{self, Tier};
 use std::fmt::Write;
 
 /// Milliseconds after a mark until every worker has seen it, and what they sent before has been counted: a few ticks.
@@ -81,6 +82,9 @@ impl HostStatus {
             let hits = 1.0 - polled.computed_tokens / polled.prompt_tokens;
             let _ = write!(json, ",\"prefix_hit_percent\":{}", (100.0 * hits) as u64);
         }
+        if let Some(ratio) = polled.lookups.hit_ratio(polled.prompt_tokens) {
+            let _ = write!(json, ",\"tier_hit_percent\":{}", (100.0 * ratio) as u64);
+        }
         json.push('}');
         json
     }
@@ -94,9 +98,10 @@ pub struct Leader {
     pub generation: u64,
 }
 
-/// The whole fleet as one JSON object. `members` say where the hosts come from, unless they are configured.
+/// The whole fleet as one JSON object. `tier` is how misses are priced, `members` say where the hosts come from, unless they are configured.
 pub fn to_json(
     hosts: &[HostStatus],
+    tier: Tier,
     members: Option<&Members>,
     leader: Option<Leader>,
     at: Freshness,
@@ -117,6 +122,8 @@ pub fn to_json(
     if let Some(members) = members {
         let _ = write!(json, ",\"discovery\":{}", members.to_json(at.now_ms));
     }
+    let lookups = hosts.iter().map(|host| &host.entry.polled.lookups);
+    let _ = write!(json, ",\"tier\":{}", tier::to_json(tier, lookups));
     json.push_str("}\n");
     json
 }

@@ -11,6 +11,7 @@
 //! | who is asked which hosts there are? | `discovery` |
 //! | how are the engines polled? | `poller` |
 //! | how do gateways learn of each other's placements and load? | `peers` |
+//! | what are those told who scale the fleet? | `signals` |
 //! | what does a gateway answer on its control listener? | `control` |
 //! | what does this VM know of a cluster? | `worker` |
 //! | what lies in shared data, under which keys? | `shared` |
@@ -37,6 +38,8 @@ mod resolver;
 mod root;
 mod shadow;
 mod shared;
+mod shed;
+mod signals;
 mod stats;
 mod stream;
 mod worker;

@@ -14,6 +14,7 @@
 //! | `kvroute/1/peers/<cluster>` | what this gateway tells others |
 //! | `kvroute/1/drains/<cluster>` | which hosts are marked to go |
 //! | `kvroute/1/members/<cluster>` | which hosts there are, where that is discovered |
+//! | `kvroute/1/signals/<cluster>` | how long the queue is, and how many replicas it would take |
 //! | `kvroute/1/heard/<cluster>` | what others told this gateway, for its workers |
 //!
 //! Istio gives all wasm plugins one namespace: hence the prefix. The 1 is the layout's version: shared data
@@ -26,6 +27,7 @@ use crate::core::fleet::Slot;
 use crate::core::journal::read_bulletin;
 use crate::core::members::Members;
 use crate::core::roster::{Before, Roster};
+use crate::core::signals::Signals;
 use crate::core::snapshot::Snapshot;
 use crate::core::wire::{Reader, Writer};
 
@@ -63,6 +65,7 @@ pub struct Shared {
     heard: String,
     drains: String,
     members: String,
+    signals: String,
 }
 
 impl Shared {
@@ -77,6 +80,7 @@ impl Shared {
             heard: format!("kvroute/1/heard/{cluster}"),
             drains: format!("kvroute/1/drains/{cluster}"),
             members: format!("kvroute/1/members/{cluster}"),
+            signals: format!("kvroute/1/signals/{cluster}"),
         }
     }
 
@@ -186,6 +190,16 @@ impl Shared {
             }
         }
         None
+    }
+
+    /// The signals, if any worker has published them.
+    pub fn signals(&self) -> Option<Signals> {
+        Signals::decode(&read(&self.signals)?.0)
+    }
+
+    /// Publishes the signals. Only the leader does, once there are any.
+    pub fn publish_signals(&self, signals: &Signals) {
+        host::set_shared(&self.signals, &signals.encode(), None).or_count();
     }
 
     /// The snapshot, if there is one.

@@ -1,7 +1,7 @@
 //! Which metrics are there? Every name that is ever defined is defined here.
 //!
 //! Envoy never forgets a metric, so their number is bounded: a fixed list, and for each host slot
-//! ([`crate::core::config::MAX_HOSTS`] at most) five, seven with peers. A name is the same metric in every worker.
+//! ([`crate::core::config::MAX_HOSTS`] at most) eight, ten with peers. A name is the same metric in every worker.
 
 use super::host::{self, MetricKind, Refused};
 use crate::core::audit::InFlight;
@@ -12,6 +12,7 @@ use crate::core::roster::Before;
 use crate::core::route::{Decision, Reason};
 use crate::core::router::Change;
 use crate::core::scrape::ScrapeError;
+use crate::core::signals::{Signals, GAUGES};
 use std::cell::Cell;
 use std::fmt;
 
@@ -165,6 +166,10 @@ pub struct Stats {
     pub spill_avoided_ms: Counter,
     /// Requests left alone.
     pub off: Counter,
+    /// Requests turned away because no host had room for one as unimportant.
+    pub shed: Counter,
+    /// Requests in shadow mode that would have been.
+    pub shadow_shed: Counter,
     /// Requests that were decided, went by Envoy's own policy, and were answered.
     pub shadow_requests: Counter,
     /// Of these, requests that went where they would have been sent.
@@ -230,6 +235,8 @@ impl Stats {
             spill_forgone_tokens: Counter::new("spill_forgone_tokens"),
             spill_avoided_ms: Counter::new("spill_avoided_ms"),
             off: Counter::new("requests_off"),
+            shed: Counter::new("requests_shed"),
+            shadow_shed: Counter::new("shadow_shed"),
             shadow_requests: Counter::new("shadow_requests"),
             shadow_agreed: Counter::new("shadow_agreed"),
             shadow_saved_tokens: Counter::new("shadow_saved_tokens"),
@@ -302,6 +309,8 @@ impl Stats {
             &self.spill_forgone_tokens,
             &self.spill_avoided_ms,
             &self.off,
+            &self.shed,
+            &self.shadow_shed,
             &self.shadow_requests,
             &self.shadow_agreed,
             &self.shadow_saved_tokens,
@@ -322,6 +331,29 @@ impl Stats {
         ];
         let by_reason = self.decided.iter().chain(&self.unread).chain(&self.polls_failed);
         by_reason.chain(&self.discovery_failed).chain(single).for_each(Counter::flush);
+    }
+}
+
+/// The gauges of the queue signals: set by the leader, for whoever scales the fleet.
+#[derive(Debug)]
+pub struct SignalGauges {
+    ids: Vec<Option<u32>>,
+}
+
+impl SignalGauges {
+    /// Defines all of them, or finds them defined.
+    pub fn new() -> Self {
+        let gauge = |name| define(MetricKind::Gauge, format_args!("kvroute_signals_{name}"));
+        Self { ids: GAUGES.into_iter().map(gauge).collect() }
+    }
+
+    /// Tells what is known.
+    pub fn set(&self, signals: &Signals, now_ms: u64) {
+        for (id, value) in self.ids.iter().zip(signals.gauges(now_ms)) {
+            if let Some(id) = id {
+                record(*id, (value + 0.5) as u64);
+            }
+        }
     }
 }
 
@@ -347,6 +379,14 @@ struct SlotGauge {
     /// What the counters said when the host took the slot.
     before: Before,
     peers: Option<PeerGauge>,
+    load: Option<LoadGauge>,
+}
+
+/// What an engine said of its queue: set by the leader.
+#[derive(Debug, Clone)]
+struct LoadGauge {
+    waiting: Option<u32>,
+    running: Option<u32>,
 }
 
 /// What other gateways have on a host: set by the leader, read by every worker.
@@ -380,7 +420,15 @@ impl SlotGauge {
             pending_tokens: 0,
             before: Before::default(),
             peers: None,
+            load: None,
         }
+    }
+
+    fn load(&mut self, slot: Slot) -> &LoadGauge {
+        self.load.get_or_insert_with(|| LoadGauge {
+            waiting: gauge(MetricKind::Gauge, slot, "waiting_requests"),
+            running: gauge(MetricKind::Gauge, slot, "running_requests"),
+        })
     }
 
     fn peers(&mut self, slot: Slot) -> &PeerGauge {
@@ -490,6 +538,24 @@ impl SlotGauges {
         let Some(gauge) = self.of(slot) else { return InFlight::default() };
         let read = |id| read(id).unwrap_or(0) as i64;
         InFlight { requests: read(gauge.requests), prefill_tokens: read(gauge.prefill_tokens) }
+    }
+
+    /// Makes sure that a host's gauges of its engine's queue are there before anything is known of it.
+    pub fn define_load(&mut self, slot: Slot) {
+        self.of(slot).map(|gauge| gauge.load(slot));
+    }
+
+    /// Tells how many requests wait and run at a host's engine. Only the leader does.
+    pub fn set_load(&mut self, slot: Slot, waiting: f64, running: f64) {
+        let Some(LoadGauge { waiting: waits, running: runs }) = self.of(slot).map(|gauge| gauge.load(slot))
+        else {
+            return;
+        };
+        for (id, value) in [(waits, waiting), (runs, running)] {
+            if let Some(id) = id {
+                record(*id, value as u64);
+            }
+        }
     }
 
     /// Says whether there are peers. When there are none any more, what they had in flight falls to zero.

@@ -33,8 +33,11 @@ mod readme;
 mod roster;
 mod route;
 mod router;
+mod shed;
+mod signals;
 mod status;
 mod support;
+mod tier;
 mod usage;
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -13,6 +13,8 @@ mod peers;
 mod prompt;
 mod protobuf;
 mod routing;
+mod shed;
+mod signals;
 
 pub use discover::{Discover, Source};
 pub use learning::Learning;
@@ -21,7 +23,10 @@ pub use pattern::Pattern;
 pub use peers::{Peers, Secret};
 pub use prompt::{Prompt, Session, ToolsPlace};
 pub use routing::Routing;
+pub use shed::Shed;
+pub use signals::Signals;
 
+use super::decimal::shown;
 use serde_json::{Map, Value};
 use std::fmt;
 
@@ -64,6 +69,10 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
+    /// Past which bounds unimportant requests are turned away; nothing if none ever are.
+    pub shed: Option<Shed>,
+    /// What is wanted of the fleet's size.
+    pub signals: Signals,
     /// The exchange with other gateways, if there is one. For [`Config::control`], what its requests must prove.
     pub peers: Option<Peers>,
 }
@@ -150,6 +159,8 @@ impl Config {
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
+            shed: Shed::take(&mut section, "shed")?,
+            signals: Signals::take(section.section("signals")?)?,
         };
         section.finish()?;
         Ok(config)
@@ -390,18 +401,6 @@ pub fn is_envoy_address(text: &str) -> bool {
 fn is_header_name(text: &str) -> bool {
     let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     !text.is_empty() && text.bytes().all(valid)
-}
-
-/// A number for a message, to thousandths: the libraries' ways to print a float are 15 KiB of wasm and more.
-fn shown(number: f64) -> String {
-    if number.is_nan() || number.abs() >= 1e12 {
-        return "a number beyond all bounds".to_owned();
-    }
-    let sign = if number < 0.0 { "-" } else { "" };
-    let thousandths = (number.abs() * 1_000.0).round() as u64;
-    let (whole, rest) = (thousandths / 1_000, thousandths % 1_000);
-    let text = format!("{sign}{whole}.{rest:03}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn kind(value: &Value) -> &'static str {

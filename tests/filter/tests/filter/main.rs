@@ -22,3 +22,6 @@ mod regret;
 mod sanitising;
 mod sessions;
 mod shadow;
+mod shed;
+mod signals;
+mod tier;
