@@ -54,14 +54,15 @@ impl Discover {
 impl Source {
     fn take(section: &mut Section) -> Result<Self, Refusal> {
         if !section.has("dns") {
+            // Null is no name, and then there is no port to know either.
+            section.take("dns");
             return Ok(Self::Admin { cluster: section.required_text("admin_cluster")? });
         }
         if !cfg!(feature = "dns") {
-            return Err(
-                section.refuse("dns", "needs a filter that was built with `scripts/build --features dns`")
-            );
+            let how = "needs a filter that was built with `scripts/build --features dns`";
+            return Err(section.refuse("dns", how));
         }
-        if section.has("admin_cluster") {
+        if section.take("admin_cluster").is_some() {
             return Err(section.refuse("dns", "must not stand beside discover.admin_cluster"));
         }
         let name = section.required_text("dns")?;

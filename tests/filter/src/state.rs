@@ -33,6 +33,7 @@ pub(crate) struct State {
     /// What names resolve to, and whether the answer comes while the call is being made.
     pub(crate) names: BTreeMap<String, (Vec<u8>, bool)>,
     /// Names that are being resolved: by which worker's which context, and under which token.
+    #[cfg(feature = "dns")]
     pub(crate) lookups: Vec<Lookup>,
     /// What happens just before the next call of a host function.
     pub(crate) interruption: Option<Interruption>,
@@ -40,6 +41,7 @@ pub(crate) struct State {
 }
 
 /// A name that is being resolved.
+#[cfg(feature = "dns")]
 pub(crate) struct Lookup {
     pub(crate) vm: usize,
     pub(crate) context: u32,
@@ -92,6 +94,7 @@ impl State {
             faults: BTreeMap::new(),
             fault_after: None,
             names: BTreeMap::new(),
+            #[cfg(feature = "dns")]
             lookups: Vec::new(),
             interruption: None,
             last_id: 0,

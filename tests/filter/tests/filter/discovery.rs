@@ -464,14 +464,18 @@ fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
     let address = |n: usize| format!("10.{}.{}.{}:8000", 1 + (n >> 16), (n >> 8) & 255, n & 255);
     let keys = site.gateway.proxy.shared_data_keys();
     let (mut most_metrics, mut value) = (0, 0);
-    for step in 0..250 {
-        // Twenty at a time, all of them new.
-        let now: Vec<String> = (20 * step..20 * (step + 1)).map(address).collect();
+    for step in 0..100 {
+        // Fifty at a time, all of them new.
+        let now: Vec<String> = (50 * step..50 * (step + 1)).map(address).collect();
         site.becomes(now.iter().map(|address| member(address)).collect());
         let open = site.gateway.chat(&text(step, 2_000));
         assert!(now.contains(&destination(&open)), "{step}");
         begin_response(&open);
-        site.run(11_000);
+        // One tick a second will do: the clock matters here, not what happens meanwhile.
+        for _ in 0..11 {
+            site.gateway.proxy.advance(950);
+            site.run(50);
+        }
         open.finish();
         let metrics = site.gateway.proxy.gauges().len() + site.gateway.proxy.counters().len();
         most_metrics = most_metrics.max(metrics);
@@ -480,8 +484,8 @@ fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
     assert_eq!(site.gateway.proxy.shared_data_keys(), keys);
     let slots = |name: &str| name.contains("_slot_") && name.ends_with("_inflight_requests");
     let slots = site.gateway.proxy.gauges().iter().filter(|(name, _)| slots(name)).count();
-    assert!(slots <= 64, "{slots} slots for 20 hosts at a time");
-    assert!(value < 4_096 && most_metrics < 600, "{value} bytes, {most_metrics} metrics");
+    assert!(slots <= 160, "{slots} slots for 50 hosts at a time");
+    assert!(value < 8_192 && most_metrics < 1_500, "{value} bytes, {most_metrics} metrics");
     assert_eq!(site.gateway.in_flight(), []);
 }
 
