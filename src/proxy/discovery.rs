@@ -27,7 +27,7 @@ const FIRST_INTERVAL_MS: u64 = 1_000;
 /// One root's part in finding the hosts.
 #[derive(Debug, Default)]
 pub struct Discovery {
-    asking: Option<Asking>,
+    asking: Option<Box<Asking>>,
 }
 
 /// What is known while leading.
@@ -51,7 +51,7 @@ impl Discovery {
             self.asking = None;
             return;
         }
-        let asking = self.asking.get_or_insert_with(|| Asking::new(worker, config));
+        let asking = self.asking.get_or_insert_with(|| Box::new(Asking::new(worker, config)));
         if let Some(discover) = &config.discover {
             asking.tick(worker, config, discover, now_ms);
         }

@@ -3,11 +3,10 @@
 
 use fleet::{EngineOptions, Fleet};
 use gateway::chat::{Chat, Reply};
-use gateway::config::{Config, CLUSTER, KVROUTE};
+use gateway::config::{Config, CLUSTER, CONTROL, KVROUTE};
 use gateway::control::Control;
 use gateway::endpoints::{Endpoints, Health};
 use gateway::envoy::{Envoy, Options};
-use gateway::loopback;
 use gateway::testbed::{polled, released};
 use gateway::wait::until;
 use serde_json::{json, Value};
@@ -36,16 +35,16 @@ impl Site {
     async fn start(engines: usize, edit: impl FnOnce(Config, &[SocketAddr]) -> Config) -> Self {
         let engine = EngineOptions { decode_step_ms: 5.0, ..EngineOptions::default() };
         let fleet = Fleet::start(engines, engine).await.unwrap();
-        let control = loopback::own(9091);
         let config = Config::quick_start().unwrap().hosts(&fleet.addresses()).with_admin_cluster(ADMIN);
-        let config = config.with_control(control).unwrap().edit_plugin(|plugin| {
+        let config = config.with_control(None).unwrap().edit_plugin(|plugin| {
             plugin["hosts"] = Value::Null;
             plugin["discover"] = json!({"admin_cluster": ADMIN, "interval_ms": 200});
         });
         let config = edit(config, &fleet.addresses());
         let envoy = Envoy::start(&config, &Options::workers(2)).await.unwrap();
         let address = envoy.listener(KVROUTE).await.unwrap();
-        Self { fleet, envoy, address, control: Control::new(control) }
+        let control = Control::new(envoy.listener(CONTROL).await.unwrap());
+        Self { fleet, envoy, address, control }
     }
 
     /// Waits until kvroute knows these hosts as so many lives say: `ready`, `draining`.
