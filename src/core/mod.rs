@@ -9,6 +9,8 @@
 //! | who was sent this block, and may still hold it? | [`index`] |
 //! | which hosts are there, how are they, what do they hold at most? | [`fleet`] |
 //! | which LoRA adapters does a host have loaded? | [`adapters`] |
+//! | do a host's requests fail, and when is it tried again? | [`health`] |
+//! | does a host stand still, though it has work? | [`wedge`] |
 //! | may this host have requests, and if not, why not? | [`life`] |
 //! | which hosts are marked to go? | [`drains`] |
 //! | which hosts has the cluster just now, and how does Envoy think they are? | [`members`] |
@@ -22,6 +24,7 @@
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
 //! | is there room for a request of this priority? | [`shed`] |
 //! | how are the hosts, in JSON? | [`status`] |
+//! | which host is cheapest to remove? | [`removal`] |
 //! | how long is the fleet's queue, and how many replicas would it take? | [`signals`] |
 //! | how is a number written without the library's floats? | [`decimal`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
@@ -43,6 +46,7 @@ pub mod decimal;
 pub mod drains;
 pub mod fleet;
 pub mod gateways;
+pub mod health;
 pub mod index;
 pub mod journal;
 pub mod learning;
@@ -51,6 +55,7 @@ pub mod load;
 pub mod members;
 pub mod peers;
 pub mod prompt;
+pub mod removal;
 pub mod roster;
 pub mod route;
 pub mod router;
@@ -63,4 +68,5 @@ pub mod snapshot;
 pub mod status;
 pub mod tier;
 pub mod usage;
+pub mod wedge;
 pub mod wire;

@@ -21,6 +21,7 @@ mod config;
 mod drains;
 mod fleet;
 mod gateways;
+mod health;
 mod index;
 mod journal;
 mod learning;
@@ -30,6 +31,8 @@ mod orca;
 mod peers;
 mod prompt;
 mod readme;
+mod rehoming;
+mod removal;
 mod roster;
 mod route;
 mod router;
@@ -39,6 +42,7 @@ mod status;
 mod support;
 mod tier;
 mod usage;
+mod wedge;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod case_table;

@@ -24,4 +24,5 @@ mod sessions;
 mod shadow;
 mod shed;
 mod signals;
+mod suspects;
 mod tier;
