@@ -4,6 +4,7 @@ use super::support::{config, router};
 use super::test;
 use kvroute::core::drains::Drains;
 use kvroute::core::fleet::Slot;
+use kvroute::core::health::Why;
 use kvroute::core::life::Life;
 use kvroute::core::members::{resolved, told, Failure, Member, Members, Standing, Unhealthy, View};
 use kvroute::core::prompt::Unread;
@@ -123,9 +124,9 @@ fn a_host_that_envoy_would_not_send_to_gets_nothing_and_says_why() {
 fn where_nobody_is_better_degraded_hosts_serve_then_suspects_then_draining_ones_and_unhealthy_ones_never() {
     let sick = || eds("UNHEALTHY");
     let mut router = router_told(&[eds("DRAINING"), eds("DEGRADED"), json!({}), sick()]);
-    (0..3).for_each(|_| router.outcome(Slot(2), Some(NOW_MS)));
+    (0..3).for_each(|_| router.failed(Slot(2), Why::Connect, NOW_MS, NOW_MS));
     assert_eq!(named(&router), [1]);
-    (0..3).for_each(|_| router.outcome(Slot(1), Some(NOW_MS)));
+    (0..3).for_each(|_| router.failed(Slot(1), Why::Connect, NOW_MS, NOW_MS));
     assert_eq!(named(&router), [1, 2]);
     assert_eq!(named(&router_told(&[eds("DRAINING"), sick(), sick()])), [0]);
     let all_sick = router_told(&[sick(), sick()]);
@@ -219,8 +220,8 @@ fn damaged_values_are_no_values() {
 #[test]
 fn hosts_that_stay_keep_what_is_known_of_them_and_those_that_leave_are_forgotten() {
     let mut router = router(3);
-    (0..3).for_each(|_| router.outcome(Slot(0), Some(NOW_MS)));
-    (0..3).for_each(|_| router.outcome(Slot(1), Some(NOW_MS)));
+    (0..3).for_each(|_| router.failed(Slot(0), Why::Connect, NOW_MS, NOW_MS));
+    (0..3).for_each(|_| router.failed(Slot(1), Why::Connect, NOW_MS, NOW_MS));
     let host = |n: usize| format!("10.0.0.{n}:8000");
     router.assign(&[(host(1), Slot(0)), (host(9), Slot(1))]);
     let suspects: Vec<bool> =
