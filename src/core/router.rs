@@ -13,6 +13,7 @@ use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement, MOST_SEEN};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
+use super::members::Members;
 use super::prompt::{Outline, Prompt, Unread, View};
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
@@ -147,10 +148,19 @@ impl Router {
         if !self.index.has_entries(config.index.entries) {
             self.index = Index::new(config.index.entries);
         }
-        for slot in self.fleet.assign(hosts, config.routing.capacity_tokens) {
-            self.index.forget(slot);
-        }
+        self.assign(hosts);
         self.fleet.settle_cold();
+    }
+
+    /// Takes a new list of hosts; keeps what was learned of those that stay, and forgets the others.
+    pub fn assign(&mut self, hosts: &[(String, Slot)]) {
+        let gone = self.fleet.assign(hosts, self.routing.capacity_tokens);
+        self.index.forget(&gone);
+    }
+
+    /// Takes over how Envoy sees the hosts.
+    pub fn settle_members(&mut self, members: Option<&Members>) {
+        self.fleet.settle_members(members);
     }
 
     /// The hosts as this worker sees them.
@@ -222,6 +232,9 @@ impl Router {
 
     /// Remembers who gave the answer that `response` is a digest of, and tells the other workers.
     pub fn answered_by(&mut self, slot: Slot, response: u64) {
+        if self.fleet.host(slot).is_none() {
+            return;
+        }
         let (block, stamp) = (response_block(response), self.stamp(slot));
         self.index.record(block, slot, stamp, &self.fleet);
         self.outbox.note(&Placement { slot, stamp, blocks: vec![block] });
@@ -377,6 +390,10 @@ impl Router {
     /// Remembers that a host was sent what of the prompt is not `remembered` yet, and tells the other workers. With
     /// `whole`, in both views.
     pub fn remember(&mut self, slot: Slot, prompt: &impl Outline, remembered: &mut Remembered, whole: bool) {
+        // A host that has left: its slot may be another's when the next request comes.
+        if self.fleet.host(slot).is_none() {
+            return;
+        }
         let stamp = self.stamp(slot);
         let early = prompt.view(false);
         if early.id != remembered.view {
