@@ -13,6 +13,7 @@ use super::adapters::Adapters;
 use super::drains::{Drains, Mark, Marker};
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
+use super::readiness::{Models, Readiness};
 use super::scrape::EngineSample;
 
 /// A host's number in the fleet; stays its own while it is in the fleet.
@@ -61,6 +62,8 @@ pub struct Polled {
     pub keeps: Keeps,
     /// LoRA adapters that it has loaded.
     pub adapters: Adapters,
+    /// Models that it serves.
+    pub models: Models,
     /// Whether it sleeps: it takes requests, and lets them hang.
     pub asleep: bool,
     /// Polls that failed since the last good one.
@@ -108,6 +111,7 @@ impl Polled {
                 .saturating_add(told),
             own_sent_tokens: own.sent_tokens,
             adapters: loaded.named(&sample.lora_adapters, sample.max_lora),
+            models: self.models.named(&sample.models),
             asleep,
             failures: 0,
             ..*self
@@ -135,10 +139,15 @@ impl Polled {
     }
 
     /// Whether the engine is another process than the one polled before.
-    fn is_restart(&self, prompt_tokens: f64, started_s: f64) -> bool {
+    pub fn is_restart(&self, prompt_tokens: f64, started_s: f64) -> bool {
         // A second's tolerance: engines of several processes report the start of varying children.
         let began_later = self.started_s > 0.0 && started_s > self.started_s + 1.0;
         began_later || prompt_tokens < self.prompt_tokens
+    }
+
+    /// Whether anybody ever asked it.
+    pub fn is_known(&self) -> bool {
+        self.at_ms != 0 || self.failures != 0
     }
 
     /// The state after a failed poll: what was known ages, nothing else changes.
@@ -286,6 +295,8 @@ pub struct Host {
     pub health: Health,
     /// Its mark, if it is to go.
     pub marked: Option<Mark>,
+    /// Whether it has shown that it generates, as the leader knows.
+    pub readiness: Readiness,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
     /// the past fades, and for a host that joins set so that it begins with as many as the others have.
     cold_since: Option<i64>,
@@ -333,9 +344,16 @@ pub struct Fleet {
     places: Vec<Option<u16>>,
     /// Places in `hosts`, in the order of addresses.
     order: Vec<u16>,
+    /// What hosts are that are new.
+    newcomers: Readiness,
 }
 
 impl Fleet {
+    /// Says what hosts are that are new from now on.
+    pub fn newcomers_are(&mut self, newcomers: Readiness) {
+        self.newcomers = newcomers;
+    }
+
     /// Takes a new list of hosts, whose caches are taken to hold `capacity_unsaid` tokens while their engines have not
     /// said. A host that stays in its slot keeps what is known of it. Answers the
     /// slots whose number is no longer the host's it was.
@@ -364,6 +382,7 @@ impl Fleet {
                 turn: 0,
                 health: Health::default(),
                 marked: None,
+                readiness: self.newcomers,
                 cold_since: None,
             }));
         }

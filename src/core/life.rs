@@ -5,6 +5,7 @@
 
 use super::drains::{Mark, Marker};
 use super::fleet::Host;
+use super::readiness::Doubt;
 use super::wire::{Reader, Writer};
 
 /// What a host is fit for.
@@ -12,6 +13,11 @@ use super::wire::{Reader, Writer};
 pub enum Life {
     /// It takes requests.
     Ready,
+    /// It takes requests, and among prompts that it does not hold only some: it has just become ready.
+    Warming {
+        /// Milliseconds of the wall clock.
+        since_ms: u64,
+    },
     /// Its last requests failed: it is left out until then, and then tried with one.
     Suspect {
         /// Milliseconds of the wall clock.
@@ -19,6 +25,8 @@ pub enum Life {
     },
     /// It is marked to go: no new requests, unless there is nobody else.
     Draining(Mark),
+    /// It has not generated since its engine started.
+    Unready(Doubt),
     /// Its engine sleeps: it would take requests and let them hang.
     Sleeping,
     /// It is not one of the cluster's hosts.
@@ -30,10 +38,14 @@ impl Life {
     pub fn of(host: &Host, now_ms: u64) -> Self {
         if host.polled.asleep {
             Self::Sleeping
+        } else if let Some(doubt) = host.readiness.doubt() {
+            Self::Unready(doubt)
         } else if let Some(mark) = host.marked {
             Self::Draining(mark)
         } else if host.health.is_suspect(now_ms) {
             Self::Suspect { until_ms: host.health.suspect_until_ms() }
+        } else if let Some(since_ms) = host.readiness.warming_since_ms() {
+            Self::Warming { since_ms }
         } else {
             Self::Ready
         }
@@ -43,8 +55,10 @@ impl Life {
     pub fn as_str(self) -> &'static str {
         match self {
             Life::Ready => "ready",
+            Life::Warming { .. } => "warming",
             Life::Suspect { .. } => "suspect",
             Life::Draining(_) => "draining",
+            Life::Unready(_) => "unready",
             Life::Sleeping => "sleeping",
             Life::Gone => "gone",
         }
@@ -54,8 +68,10 @@ impl Life {
     pub fn reason(self) -> &'static str {
         match self {
             Life::Ready => "it serves",
+            Life::Warming { .. } => "it serves, and warms up",
             Life::Suspect { .. } => "its last requests failed",
             Life::Draining(mark) => mark.by.as_str(),
+            Life::Unready(doubt) => doubt.as_str(),
             Life::Sleeping => "its engine says that it sleeps",
             Life::Gone => "it is not one of the cluster's hosts",
         }
@@ -65,11 +81,13 @@ impl Life {
     /// if it is better to leave the request to Envoy.
     pub fn resort(self) -> Option<u8> {
         match self {
-            Life::Ready => Some(0),
+            Life::Ready | Life::Warming { .. } => Some(0),
             // Better a try than none.
             Life::Suspect { .. } => Some(1),
             // It still serves: an error for a client would be worse than a host that goes later.
             Life::Draining(_) => Some(3),
+            // Nobody knows whether it serves.
+            Life::Unready(_) => Some(4),
             Life::Sleeping | Life::Gone => None,
         }
     }
@@ -88,6 +106,8 @@ impl Life {
             Life::Draining(Mark { since_ms, by: Marker::Request }) => (3, since_ms),
             Life::Sleeping => (4, 0),
             Life::Gone => (5, 0),
+            Life::Unready(doubt) => (20, doubt.number()),
+            Life::Warming { since_ms } => (21, since_ms),
         };
         value.u8(tag);
         value.u64(number);
@@ -104,6 +124,8 @@ impl Life {
             3 => draining(Marker::Request),
             4 => Life::Sleeping,
             5 => Life::Gone,
+            20 => Life::Unready(Doubt::numbered(number)?),
+            21 => Life::Warming { since_ms: number },
             _ => return None,
         })
     }

@@ -11,6 +11,8 @@
 //! | which LoRA adapters does a host have loaded? | [`adapters`] |
 //! | may this host have requests, and if not, why not? | [`life`] |
 //! | which hosts are marked to go? | [`drains`] |
+//! | has this host shown that it generates, and is its cache warm? | [`readiness`] |
+//! | what is a host asked to show that it generates? | [`probe`] |
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
@@ -43,7 +45,9 @@ pub mod learning;
 pub mod life;
 pub mod load;
 pub mod peers;
+pub mod probe;
 pub mod prompt;
+pub mod readiness;
 pub mod roster;
 pub mod route;
 pub mod router;

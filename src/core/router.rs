@@ -5,7 +5,7 @@
 //! handed the [`Change`]s that it shall apply to the gauges that all workers share.
 
 use super::blocks::BlockHash;
-use super::config::{Config, Learning, Routing};
+use super::config::{Config, Learning, Routing, WarmUp};
 use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
 use super::index::{Index, Stamp};
@@ -13,6 +13,7 @@ use super::journal::{Bulletin, Holding, Outbox, Placement};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::{Outline, Prompt, Unread, View};
+use super::readiness::{Doubt, Readiness};
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
 use super::shadow::Shadow;
@@ -93,6 +94,7 @@ pub struct Router {
     candidates: usize,
     stale_after_ms: u64,
     routing: Routing,
+    warm_up: WarmUp,
     fleet: Fleet,
     index: Index,
     outbox: Outbox,
@@ -111,6 +113,7 @@ impl Router {
             candidates: config.candidates,
             stale_after_ms: config.poll.stale_after_ms,
             routing: config.routing.clone(),
+            warm_up: config.warm_up,
             fleet: Fleet::default(),
             index: Index::new(config.index.entries),
             outbox: Outbox::default(),
@@ -128,10 +131,17 @@ impl Router {
         self.candidates = config.candidates;
         self.stale_after_ms = config.poll.stale_after_ms;
         self.routing = config.routing.clone();
+        self.warm_up = config.warm_up;
         self.learning = config.learning;
         if !self.index.has_entries(config.index.entries) {
             self.index = Index::new(config.index.entries);
         }
+        let is_known = self.fleet.hosts().iter().any(|host| host.polled.is_known());
+        self.fleet.newcomers_are(if is_known && config.ready.probe {
+            Readiness::Unproven(Doubt::NotAsked)
+        } else {
+            Readiness::Presumed
+        });
         for slot in self.fleet.assign(hosts, config.routing.capacity_tokens) {
             self.index.forget(slot);
         }
@@ -275,6 +285,7 @@ impl Router {
             load: FleetLoad::of(&self.fleet, freshness, self.uncached_tokens),
             freshness,
             routing: &self.routing,
+            warm_up: self.warm_up,
             part: self.part,
             foreign_share: self.foreign_share,
             candidates: self.candidates,

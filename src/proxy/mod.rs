@@ -9,6 +9,7 @@
 //! | how is a decision carried out? | `decided` |
 //! | what is learned of a request that Envoy's own policy sends on? | `shadow` |
 //! | how are the engines polled? | `poller` |
+//! | how does a host show that it generates? | `probe` |
 //! | how do gateways learn of each other's placements and load? | `peers` |
 //! | what does a gateway answer on its control listener? | `control` |
 //! | what does this VM know of a cluster? | `worker` |
@@ -28,6 +29,7 @@ mod filter;
 mod host;
 mod peers;
 mod poller;
+mod probe;
 mod reading;
 mod root;
 mod shadow;

@@ -6,6 +6,7 @@
 use super::host::{self, MetricKind, Refused};
 use crate::core::audit::InFlight;
 use crate::core::fleet::{Own, Peers, Slot};
+use crate::core::probe::Failure;
 use crate::core::prompt::Unread;
 use crate::core::route::{Decision, Reason};
 use crate::core::router::Change;
@@ -140,6 +141,8 @@ pub struct Stats {
     polls_failed: [Counter; PollFailure::NAMES.len()],
     /// Polls that were answered.
     pub polls_ok: Counter,
+    probes_failed: [Counter; Failure::NAMES.len()],
+    probes_ok: Counter,
     /// Bytes of the prompts that were read.
     pub prompt_bytes: Counter,
     /// Of these, bytes that the chosen host was believed to hold.
@@ -213,6 +216,8 @@ impl Stats {
             unread: Unread::ALL.map(|why| requests(why.as_str())),
             polls_failed: PollFailure::NAMES.map(|why| Counter::new(&format!("polls_{why}"))),
             polls_ok: Counter::new("polls_ok"),
+            probes_failed: Failure::NAMES.map(|why| Counter::new(&format!("probes_{why}"))),
+            probes_ok: Counter::new("probes_ok"),
             prompt_bytes: Counter::new("prompt_bytes"),
             matched_bytes: Counter::new("matched_bytes"),
             told_prompt_tokens: Counter::new("told_prompt_tokens"),
@@ -272,6 +277,14 @@ impl Stats {
         }
     }
 
+    /// A host was asked for a generation, and generated something or failed.
+    pub fn probed(&self, failed: Option<Failure>) {
+        let counter = failed.map_or(Some(&self.probes_ok), |why| self.probes_failed.get(why.place()));
+        if let Some(counter) = counter {
+            counter.add(1);
+        }
+    }
+
     /// Hands over to Envoy what was added since the last call.
     pub fn flush(&self) {
         let (refused, kinds) = REFUSED.get();
@@ -279,6 +292,7 @@ impl Stats {
         self.host_call_failures.add(refused);
         let single = [
             &self.polls_ok,
+            &self.probes_ok,
             &self.prompt_bytes,
             &self.matched_bytes,
             &self.told_prompt_tokens,
@@ -305,7 +319,8 @@ impl Stats {
             &self.peers_placements,
             &self.peers_untold,
         ];
-        let by_reason = self.decided.iter().chain(&self.unread).chain(&self.polls_failed);
+        let by_reason =
+            self.decided.iter().chain(&self.unread).chain(&self.polls_failed).chain(&self.probes_failed);
         by_reason.chain(single).for_each(Counter::flush);
     }
 }

@@ -7,6 +7,7 @@ use kvroute::core::blocks::BlockHash;
 use kvroute::core::fleet::{Polled, Slot};
 use kvroute::core::index::Stamp;
 use kvroute::core::journal::{read_bulletin, Bulletin, Holding, Inbox, Outbox, Placement};
+use kvroute::core::readiness::Models;
 use kvroute::core::roster::Roster;
 use kvroute::core::snapshot::Snapshot;
 
@@ -119,6 +120,7 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         expected_lately: 15.0,
         keeps: kvroute::core::learning::Keeps::from_share(0.75),
         own_sent_tokens: 12,
+        models: Models::default().named(&["m".to_owned()]),
         adapters: Adapters::from_digests([16, 17, 18].into_iter()),
         asleep: true,
         failures: 13,

@@ -28,6 +28,7 @@ mod life;
 mod orca;
 mod peers;
 mod prompt;
+mod readiness;
 mod readme;
 mod route;
 mod router;

@@ -308,7 +308,7 @@ impl Policy for Kvroute {
         if gateway.workers[0].router.fleet().host(slot).is_none() {
             return;
         }
-        let known = gateway.snapshot.polled(slot, &address).copied().unwrap_or_default();
+        let known = gateway.snapshot.entry(slot, &address).map(|entry| entry.polled).unwrap_or_default();
         let sample = sample.map(|sample| self.setup.without.leaves(sample));
         let polled = match &sample {
             Some(sample) => {
@@ -317,8 +317,12 @@ impl Policy for Kvroute {
             }
             None => known.after_failure(),
         };
-        if sample.is_some() {
+        if let Some(sample) = &sample {
             gateway.snapshot.weigh_foreign(&polled);
+            let place = (slot, address.as_str());
+            gateway.snapshot.heard(place, sample, &polled, &self.config);
+            // Whoever is asked for a token generates it: engines here are there or not.
+            gateway.snapshot.asked(place, Ok(()), &self.config.warm_up, now_ms(now_us));
         }
         gateway.snapshot.put(slot, &address, polled);
     }
@@ -353,6 +357,10 @@ impl Policy for Kvroute {
         self.ticks += 1;
         let collect = self.setup.peers_ms.is_some();
         for gateway in &mut self.gateways {
+            if worker == 0 {
+                let Gateway { workers, snapshot, .. } = gateway;
+                snapshot.settle_readiness(workers[0].router.fleet(), &self.config, now_ms(now_us));
+            }
             gateway.tick(worker, now_ms(now_us), collect);
         }
         if let Some(period_ms) = self.setup.peers_ms {
