@@ -1,9 +1,9 @@
 //! What is a host asked to show that it generates, and is its answer a generation?
 
-use super::config::Ready;
+use super::config::{shown, Ready};
 use super::readiness::Doubt;
 use serde_json::{Map, Value};
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// Why a probe failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +64,78 @@ impl fmt::Display for Failure {
 
 /// The body: as configured, with the model that the engine names where it has none.
 pub fn body(ready: &Ready, model: Option<&str>) -> String {
-    let mut body: Map<String, Value> = ready.body.clone();
-    if let (Some(model), false) = (ready.model.as_deref().or(model), body.contains_key("model")) {
-        body.insert("model".to_owned(), Value::String(model.to_owned()));
+    let mut body = String::from("{");
+    let model = ready.model.as_deref().or(model).filter(|_| !ready.names_model);
+    if let Some(model) = model {
+        body.push_str("\"model\":");
+        write_text(model, &mut body);
     }
-    Value::Object(body).to_string()
+    if !ready.body.is_empty() {
+        separate(&mut body);
+        body.push_str(&ready.body);
+    }
+    body.push('}');
+    body
+}
+
+/// Appends a value in JSON. The library's way to write one comes with its way to print a float: 15 KiB of wasm.
+fn write_json(value: &Value, json: &mut String) {
+    match value {
+        Value::Null => json.push_str("null"),
+        Value::Bool(true) => json.push_str("true"),
+        Value::Bool(false) => json.push_str("false"),
+        Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(whole), _) => json.push_str(&whole.to_string()),
+            (_, Some(whole)) => json.push_str(&whole.to_string()),
+            // To thousandths: there are temperatures, and shares.
+            _ => json.push_str(&shown(number.as_f64().unwrap_or(0.0).clamp(-1e9, 1e9))),
+        },
+        Value::String(text) => write_text(text, json),
+        Value::Array(items) => {
+            json.push('[');
+            for item in items {
+                separate(json);
+                write_json(item, json);
+            }
+            json.push(']');
+        }
+        Value::Object(members) => {
+            json.push('{');
+            write_members(members, json);
+            json.push('}');
+        }
+    }
+}
+
+/// Appends the members of an object in JSON, without its braces.
+pub fn write_members(members: &Map<String, Value>, json: &mut String) {
+    for (key, value) in members {
+        separate(json);
+        write_text(key, json);
+        json.push(':');
+        write_json(value, json);
+    }
+}
+
+/// A comma, except at the beginning.
+fn separate(json: &mut String) {
+    if !json.is_empty() && !json.ends_with(['{', '[']) {
+        json.push(',');
+    }
+}
+
+fn write_text(text: &str, json: &mut String) {
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => json.extend(['\\', c]),
+            c if c < ' ' => {
+                let _ = write!(json, "\\u{:04x}", c as u32);
+            }
+            c => json.push(c),
+        }
+    }
+    json.push('"');
 }
 
 /// Whether an answer is a generation, and if not, why not.

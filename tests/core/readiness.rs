@@ -229,6 +229,10 @@ fn the_body_has_the_model_that_it_names_or_the_engine_does() {
     assert_eq!(read(body(&default, None)).get("model"), None);
     let named = config_with(r#""ready":{"body":{"model":"x"},"model":"y"}"#).ready;
     assert_eq!(read(body(&named, Some("z")))["model"], "x");
+    let odd = r#"{"a":"\"\\\n\u0001é","b":[1,-2,0.5,null,true,{"c":[]}],"d":{}}"#;
+    let odd = serde_json::from_str::<serde_json::Value>(odd).expect("JSON");
+    let ready = config_with(&format!(r#""ready":{{"body":{odd}}}"#)).ready;
+    assert_eq!(read(body(&ready, None)), odd, "as it was configured");
     let wanted = config_with(r#""ready":{"model":"y"}"#).ready;
     assert_eq!(read(body(&wanted, Some("z")))["model"], "y");
 }

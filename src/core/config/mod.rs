@@ -390,7 +390,7 @@ fn is_header_name(text: &str) -> bool {
 }
 
 /// A number for a message, to thousandths: the libraries' ways to print a float are 15 KiB of wasm and more.
-fn shown(number: f64) -> String {
+pub(super) fn shown(number: f64) -> String {
     if number.is_nan() || number.abs() >= 1e12 {
         return "a number beyond all bounds".to_owned();
     }

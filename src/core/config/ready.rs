@@ -1,8 +1,11 @@
 //! What must a host show before it gets requests, and what does it get at first?
 
 use super::{is_header_name, Refusal, Section};
-use serde_json::{Map, Value};
+use crate::core::probe::write_members;
 use std::fmt;
+
+/// One token is a generation; where a host is not cold, it is found in its cache.
+const DEFAULT_BODY: &str = r#""prompt":"Hi","max_tokens":1,"temperature":0"#;
 
 /// The longest body of a probe, in bytes: it is sent again and again.
 const MAX_BODY: usize = 16 << 10;
@@ -23,8 +26,10 @@ pub struct Ready {
     pub probe: bool,
     /// Path of the request.
     pub path: String,
-    /// Its body. Where it has no `model`, the one that the engine names is put in.
-    pub body: Map<String, Value>,
+    /// Its body, a JSON object without the braces.
+    pub body: String,
+    /// Whether that has a `model`. If not, the one that the engine names is put in.
+    pub names_model: bool,
     /// Headers that it has beside those that it needs, such as `authorization`.
     pub headers: Headers,
     /// The model that hosts must serve, as their metrics name it; any if `None`.
@@ -55,10 +60,12 @@ pub struct WarmUp {
 
 impl Ready {
     pub(super) fn take(mut section: Section) -> Result<Self, Refusal> {
+        let (body, names_model) = body(&mut section)?;
         let ready = Self {
             probe: section.flag("probe", true)?,
             path: section.path_text("path", "/v1/completions")?,
-            body: body(&mut section)?,
+            body,
+            names_model,
             headers: Headers::take(section.section("headers")?)?,
             model: section.text("model")?,
             timeout_ms: section.whole("timeout_ms", 5_000, 10, 600_000)? as u64,
@@ -70,17 +77,18 @@ impl Ready {
     }
 }
 
-/// One token is a generation; where a host is not cold, it is found in its cache.
-fn body(section: &mut Section) -> Result<Map<String, Value>, Refusal> {
+/// The members, and whether the model is among them.
+fn body(section: &mut Section) -> Result<(String, bool), Refusal> {
     if !section.has("body") {
-        let keys = [("prompt", "Hi".into()), ("max_tokens", 1.into()), ("temperature", 0.into())];
-        return Ok(keys.map(|(key, value): (&str, Value)| (key.to_owned(), value)).into_iter().collect());
+        return Ok((DEFAULT_BODY.to_owned(), false));
     }
     let body = section.section("body")?.map;
-    if Value::Object(body.clone()).to_string().len() > MAX_BODY {
+    let mut json = String::new();
+    write_members(&body, &mut json);
+    if json.len() > MAX_BODY {
         return Err(section.refuse("body", "must not be longer than 16 KiB"));
     }
-    Ok(body)
+    Ok((json, body.contains_key("model")))
 }
 
 impl Headers {
