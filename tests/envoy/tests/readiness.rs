@@ -18,57 +18,38 @@ async fn ask(testbed: &Testbed, n: usize) -> String {
     reply.engine().to_owned()
 }
 
-/// Breaks the last of four engines, lets the gateway find it broken, and asks until it serves again. Answers how many
-/// requests it had got by the moment at which it was first seen to have generated for the gateway.
-async fn until_it_serves(testbed: &Testbed, fault: Fault, mended: impl AsyncFnOnce()) {
-    let engine = testbed.fleet.engine(3).clone();
-    let address = engine.address().to_string();
-    let told = |what: &str| testbed.envoy.log().contains(&format!("kvroute: {address} was {what}"));
-    engine.fault(fault).await;
-    engine.reset_report();
-    let mut n = 0;
-    // Until it has started anew the gateway cannot tell; what it sends there is sent to the next host by Envoy.
-    until("the gateway sees another engine", SOON, async || {
-        n += 1;
-        ask(testbed, n).await;
-        (told("ready, is unready") || told("suspect, is unready")).then_some(())
-    })
-    .await
-    .unwrap();
-    // All workers know it two ticks later; from then on it gets none, however many come.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let got = engine.report().counts.requests;
-    for _ in 0..40 {
-        n += 1;
-        assert_ne!(ask(testbed, n).await, address, "it has not generated yet");
-    }
-    assert_eq!((engine.report().counts.requests, engine.report().counts.proofs), (got, 0));
-    mended().await;
-    until("it serves", SOON, async || {
-        n += 1;
-        (ask(testbed, n).await == address).then_some(())
-    })
-    .await
-    .unwrap();
-    assert_eq!(engine.report().counts.proofs, 1, "it was asked until it answered once");
-    assert_eq!(engine.report().counts.failed, 0);
-}
-
-async fn four() -> Testbed {
-    Testbed::start_with(4, EngineOptions::default(), Options::workers(2), |config, _| {
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_restarts_gets_its_first_request_only_after_it_has_generated() {
+    let testbed = Testbed::start_with(4, EngineOptions::default(), Options::workers(2), |config, _| {
         config.plugin("/warm_up", json!({"seconds": 1})).plugin("/ready", json!({"timeout_ms": 500}))
     })
     .await
-    .unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_restarts_gets_its_first_request_only_after_it_has_generated() {
-    let testbed = four().await;
+    .unwrap();
     let engine = testbed.fleet.engine(3).clone();
+    let address = engine.address().to_string();
     // A process that is new, serves its metrics, and is wedged.
     engine.fault(Fault::Restart { down_seconds: 0.0 }).await;
-    until_it_serves(&testbed, Fault::Stall, async || engine.fault(Fault::Wake).await).await;
+    engine.fault(Fault::Stall).await;
+    engine.reset_report();
+    let failed = format!("{address} is not ready, /v1/completions failed: no answer in time");
+    until("its time is up", SOON, async || testbed.envoy.log().contains(&failed).then_some(()))
+        .await
+        .unwrap();
+    for n in 0..60 {
+        assert_ne!(ask(&testbed, n).await, address, "it has not generated yet");
+    }
+    let counts = engine.report().counts;
+    assert_eq!((counts.requests, counts.proofs), (0, 0));
+    engine.fault(Fault::Wake).await;
+    let mut n = 60;
+    until("it serves", SOON, async || {
+        n += 1;
+        (ask(&testbed, n).await == address).then_some(())
+    })
+    .await
+    .unwrap();
+    let counts = engine.report().counts;
+    assert_eq!((counts.proofs, counts.failed), (1, 0), "it was asked until it answered once");
 }
 
 /// Its address is listed from the beginning; it loads for some seconds, and is asked as soon as it listens.
