@@ -16,6 +16,7 @@ use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
 use super::life::Life;
 use super::members::{Members, View};
+use super::readiness::{Models, Readiness};
 use super::scrape::EngineSample;
 use super::tier::Lookups;
 
@@ -67,6 +68,8 @@ pub struct Polled {
     pub lookups: Lookups,
     /// LoRA adapters that it has loaded.
     pub adapters: Adapters,
+    /// Models that it serves.
+    pub models: Models,
     /// Whether it sleeps: it takes requests, and lets them hang.
     pub asleep: bool,
     /// Polls that failed since the last good one.
@@ -123,6 +126,7 @@ impl Polled {
             own_sent_tokens: own.sent_tokens,
             lookups: self.lookups.after(sample.external_prefix_queries, sample.external_prefix_hits),
             adapters: loaded.named(&sample.lora_adapters, sample.max_lora),
+            models: self.models.named(&sample.models),
             asleep,
             failures: 0,
             moves: moves.unwrap_or(self.moves),
@@ -153,10 +157,15 @@ impl Polled {
     }
 
     /// Whether the engine is another process than the one polled before.
-    fn is_restart(&self, prompt_tokens: f64, started_s: f64) -> bool {
+    pub fn is_restart(&self, prompt_tokens: f64, started_s: f64) -> bool {
         // A second's tolerance: engines of several processes report the start of varying children.
         let began_later = self.started_s > 0.0 && started_s > self.started_s + 1.0;
         began_later || prompt_tokens < self.prompt_tokens
+    }
+
+    /// Whether anybody ever asked it.
+    pub fn is_known(&self) -> bool {
+        self.at_ms != 0 || self.failures != 0
     }
 
     /// The state after a failed poll: what was known ages, nothing else changes.
@@ -267,6 +276,8 @@ pub struct Host {
     pub envoy: View,
     /// Whether what it holds does not count, because new requests go elsewhere and will for a while.
     is_away: bool,
+    /// Whether it has shown that it generates, as the leader knows.
+    pub readiness: Readiness,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
     /// the past fades, and for a host that joins set so that it begins with as many as the others have.
     cold_since: Option<i64>,
@@ -314,9 +325,16 @@ pub struct Fleet {
     places: Vec<Option<u16>>,
     /// Places in `hosts`, in the order of addresses.
     order: Vec<u16>,
+    /// What hosts are that are new.
+    newcomers: Readiness,
 }
 
 impl Fleet {
+    /// Says what hosts are that are new from now on.
+    pub fn newcomers_are(&mut self, newcomers: Readiness) {
+        self.newcomers = newcomers;
+    }
+
     /// Takes a new list of hosts, whose caches are taken to hold `capacity_unsaid` tokens while their engines have not
     /// said. A host that stays in its slot keeps what is known of it. Answers the
     /// slots whose number is no longer the host's it was.
@@ -349,6 +367,7 @@ impl Fleet {
                 marked: None,
                 envoy: View::default(),
                 is_away: false,
+                readiness: self.newcomers,
                 cold_since: None,
             }));
         }

@@ -7,6 +7,7 @@ use super::drains::{Mark, Marker};
 use super::fleet::Host;
 use super::health::Why;
 use super::members::{Standing, Unhealthy};
+use super::readiness::Doubt;
 use super::wire::{Reader, Writer};
 
 /// In a shared value, what is held against a suspect host is added to this.
@@ -21,6 +22,11 @@ pub enum Life {
     Degraded,
     /// Envoy would not send it requests, for a reason.
     Unhealthy(Unhealthy),
+    /// It takes requests, and among prompts that it does not hold only some: it has just become ready.
+    Warming {
+        /// Milliseconds of the wall clock.
+        since_ms: u64,
+    },
     /// Its last requests failed: it is left out until then, and then tried with one.
     Suspect {
         /// Milliseconds of the wall clock.
@@ -30,6 +36,8 @@ pub enum Life {
     },
     /// It is marked to go: no new requests, unless there is nobody else.
     Draining(Mark),
+    /// It has not generated since its engine started.
+    Unready(Doubt),
     /// Its engine sleeps: it would take requests and let them hang.
     Sleeping,
     /// It is not one of the cluster's hosts.
@@ -43,6 +51,8 @@ impl Life {
             Self::Sleeping
         } else if let Standing::Unhealthy(why) = host.envoy.standing {
             Self::Unhealthy(why)
+        } else if let Some(doubt) = host.readiness.doubt() {
+            Self::Unready(doubt)
         } else if let Some(mark) = host.marked {
             Self::Draining(mark)
         } else if host.health.is_suspect(now_ms) {
@@ -50,6 +60,8 @@ impl Life {
             Self::Suspect { until_ms: seen.until_ms, why: seen.why }
         } else if host.envoy.standing == Standing::Degraded {
             Self::Degraded
+        } else if let Some(since_ms) = host.readiness.warming_since_ms() {
+            Self::Warming { since_ms }
         } else {
             Self::Ready
         }
@@ -61,8 +73,10 @@ impl Life {
             Life::Ready => "ready",
             Life::Degraded => "degraded",
             Life::Unhealthy(_) => "unhealthy",
+            Life::Warming { .. } => "warming",
             Life::Suspect { .. } => "suspect",
             Life::Draining(_) => "draining",
+            Life::Unready(_) => "unready",
             Life::Sleeping => "sleeping",
             Life::Gone => "gone",
         }
@@ -72,10 +86,12 @@ impl Life {
     pub fn reason(self) -> &'static str {
         match self {
             Life::Ready => "it serves",
+            Life::Warming { .. } => "it serves, and warms up",
             Life::Degraded => "Envoy says that it is degraded",
             Life::Unhealthy(why) => why.as_str(),
             Life::Suspect { why, .. } => why.as_str(),
             Life::Draining(mark) => mark.by.as_str(),
+            Life::Unready(doubt) => doubt.as_str(),
             Life::Sleeping => "its engine says that it sleeps",
             Life::Gone => "it is not one of the cluster's hosts",
         }
@@ -85,13 +101,15 @@ impl Life {
     /// if it is better to leave the request to Envoy.
     pub fn resort(self) -> Option<u8> {
         match self {
-            Life::Ready => Some(0),
+            Life::Ready | Life::Warming { .. } => Some(0),
             // It serves, if less well.
             Life::Degraded => Some(1),
             // Better a try than none.
             Life::Suspect { .. } => Some(2),
             // It still serves: an error for a client would be worse than a host that goes later.
             Life::Draining(_) => Some(3),
+            // Nobody knows whether it serves.
+            Life::Unready(_) => Some(4),
             Life::Sleeping | Life::Unhealthy(_) | Life::Gone => None,
         }
     }
@@ -110,9 +128,11 @@ impl Life {
             Life::Draining(Mark { since_ms, by: Marker::Request }) => (3, since_ms),
             Life::Sleeping => (4, 0),
             Life::Gone => (5, 0),
-            Life::Draining(Mark { since_ms, by: Marker::Envoy }) => (20, since_ms),
-            Life::Degraded => (21, 0),
-            Life::Unhealthy(why) => (22, why.code()),
+            Life::Draining(Mark { since_ms, by: Marker::Envoy }) => (6, since_ms),
+            Life::Degraded => (7, 0),
+            Life::Unhealthy(why) => (8, why.code()),
+            Life::Unready(doubt) => (9, doubt.number()),
+            Life::Warming { since_ms } => (10, since_ms),
         };
         value.u8(tag);
         value.u64(number);
@@ -128,9 +148,11 @@ impl Life {
             3 => draining(Marker::Request),
             4 => Life::Sleeping,
             5 => Life::Gone,
-            20 => draining(Marker::Envoy),
-            21 => Life::Degraded,
-            22 => Life::Unhealthy(Unhealthy::from_code(number)?),
+            6 => draining(Marker::Envoy),
+            7 => Life::Degraded,
+            8 => Life::Unhealthy(Unhealthy::from_code(number)?),
+            9 => Life::Unready(Doubt::numbered(number)?),
+            10 => Life::Warming { since_ms: number },
             _ => Life::Suspect { until_ms: number, why: Why::from_code(tag.checked_sub(SUSPECT)?)? },
         })
     }

@@ -14,6 +14,8 @@
 //! | may this host have requests, and if not, why not? | [`life`] |
 //! | which hosts are marked to go? | [`drains`] |
 //! | which hosts has the cluster just now, and how does Envoy think they are? | [`members`] |
+//! | has this host shown that it generates, and is its cache warm? | [`readiness`] |
+//! | what is a host asked to show that it generates? | [`probe`] |
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
@@ -54,8 +56,10 @@ pub mod life;
 pub mod load;
 pub mod members;
 pub mod peers;
+pub mod probe;
 pub mod prompt;
 pub mod removal;
+pub mod readiness;
 pub mod roster;
 pub mod route;
 pub mod router;

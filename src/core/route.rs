@@ -17,6 +17,9 @@
 //!
 //! A request for a LoRA adapter costs `adapter_load_ms` more where the adapter is not loaded, if it is somewhere.
 //!
+//! A request that names a model goes to hosts that say they serve it, if there are any. A host that has just become ready
+//! among warm ones is passed over by most prompts, each by a hash ([`super::readiness`]), and named last then.
+//!
 //! # Why ties matter
 //!
 //! At low load many hosts cost about the same, and where ties go decides whether the fleet's caches fill
@@ -34,7 +37,7 @@
 
 use super::adapters::Loading;
 use super::blocks::{digest, BlockHash};
-use super::config::Routing;
+use super::config::{Routing, WarmUp};
 use super::fleet::{Fleet, Host, Part, Slot};
 use super::index::{Index, Liveness, Stamp, HOLDERS};
 use super::life::Life;
@@ -53,6 +56,9 @@ const LEAST_UNCACHED: f64 = 16.0;
 
 /// The share of a prompt that must be cached for its deepest cached block to be its anchor.
 const MOSTLY: f64 = 0.5;
+
+/// No model is named.
+const ANY_MODEL: u64 = 0;
 
 /// What is asked: a prompt, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -323,6 +329,8 @@ pub struct Situation<'a> {
     pub part: Part,
     /// Constants of the cost.
     pub routing: &'a Routing,
+    /// What hosts get that have just become ready.
+    pub warm_up: WarmUp,
     /// The share of the fleet's load that this proxy did not send, 0 to 1.
     pub foreign_share: f64,
     /// Hosts to name at most.
@@ -344,6 +352,8 @@ struct Candidate<'a> {
     pinned: bool,
     /// Whether the request waits there for a prefix that is being computed, whatever it costs elsewhere.
     waits: bool,
+    /// Whether the host warms up and does not take this prompt yet.
+    passed_over: bool,
     /// Lower goes first among equals.
     rank: f64,
 }
@@ -353,13 +363,15 @@ impl Situation<'_> {
     pub fn route(&self, ask: &Ask) -> Decision {
         let per_token = ask.bytes_per_token.max(0.5);
         let total = ask.bytes as f64 / per_token;
-        let home = self.home(ask.walk.anchor.filter(|_| self.foreign_share > 0.0));
-        let untold = self.untold_home(ask.walk);
-        let loading = Loading::of(ask.model, self.eligible(), self.freshness, self.routing.adapter_load_ms);
+        let eligible = self.eligible(ask.model);
+        let home = home(&eligible, ask.walk.anchor.filter(|_| self.foreign_share > 0.0));
+        let untold = self.untold_home(&eligible, ask.walk);
+        let hosts = || eligible.iter().copied();
+        let loading = Loading::of(ask.model, hosts(), self.freshness, self.routing.adapter_load_ms);
         let fetch = Fetch::of(self.routing.tier, self.fleet.hosts().iter());
         let stored = if fetch.saves_anything() { self.stored(ask) / per_token } else { 0.0 };
         let mut candidates: Vec<Candidate> = Vec::new();
-        for host in self.eligible() {
+        for host in hosts() {
             let mut matched = ask.walk.expected(host.slot, ask.bytes, self.routing.unread_share) / per_token;
             if ask.walk.is_marked(host) {
                 matched = matched.max(MARKED * total);
@@ -385,6 +397,7 @@ impl Situation<'_> {
         }
         let holder = candidates.iter().max_by(|a, b| a.matched.total_cmp(&b.matched)).copied();
         let longest = holder.map_or(0.0, |holder| holder.matched);
+        self.pass_over(&mut candidates, ask.walk.first_absent.or(ask.walk.deepest));
         let anchor = if longest >= MOSTLY * total { ask.walk.deepest } else { ask.walk.first_absent };
         let hosts = self.order(&mut candidates, anchor.or(ask.walk.deepest));
         let Some(best) = candidates.first() else {
@@ -417,8 +430,10 @@ impl Situation<'_> {
     /// Decides for a request whose prompt is not known and is taken to be `uncached_tokens` of work.
     pub fn route_unread(&self, why: Unread, uncached_tokens: f64) -> Decision {
         let uncached = uncached_tokens.max(LEAST_UNCACHED);
+        let eligible = self.eligible(ANY_MODEL).into_iter();
         let mut candidates: Vec<Candidate> =
-            self.eligible().map(|host| self.candidate(host, &self.queue(host), 0.0, uncached)).collect();
+            eligible.map(|host| self.candidate(host, &self.queue(host), 0.0, uncached)).collect();
+        self.pass_over(&mut candidates, None);
         let hosts = self.order(&mut candidates, None);
         if hosts.is_empty() {
             return self.nowhere();
@@ -455,6 +470,7 @@ impl Situation<'_> {
             cost_s,
             pinned: false,
             waits: false,
+            passed_over: false,
             rank: host.own.sent_tokens as f64,
         }
     }
@@ -534,36 +550,70 @@ impl Situation<'_> {
     }
 
     /// Hosts that may take traffic: those by which the least is lost, as [`Life::resort`] says, and of these those of the
-    /// lowest priority number that Envoy has for them.
-    fn eligible(&self) -> impl Iterator<Item = &Host> {
-        let hosts = self.fleet.hosts();
-        let now_ms = self.freshness.now_ms;
-        let resort = move |host: &Host| Some((Life::of(host, now_ms).resort()?, host.envoy.priority));
-        let least = hosts.iter().filter_map(resort).min();
-        hosts.iter().filter(move |host| least.is_some() && resort(host) == least)
+    /// lowest priority number that Envoy has for them. If any of them says that it serves the model, not those that serve
+    /// others only. It may be an adapter's name: nobody says so then.
+    fn eligible(&self, model: u64) -> Vec<&Host> {
+        let mut eligible: Vec<&Host> = Vec::new();
+        let mut least = (u8::MAX, u32::MAX);
+        let mut is_served = false;
+        for host in self.fleet.hosts() {
+            let Some(resort) = Life::of(host, self.freshness.now_ms).resort() else { continue };
+            let rank = (resort, host.envoy.priority);
+            if rank < least {
+                (least, is_served) = (rank, false);
+                eligible.clear();
+            }
+            if rank == least {
+                is_served |= serves(host, model) == Some(true);
+                eligible.push(host);
+            }
+        }
+        if is_served && model != ANY_MODEL {
+            eligible.retain(|host| serves(host, model) != Some(false));
+        }
+        eligible
     }
 
-    /// The host that every gateway would name for this anchor, knowing nothing.
-    fn home(&self, anchor: Option<BlockHash>) -> Option<Slot> {
-        let anchor = anchor?;
-        let distance = |host: &&Host| rendezvous(anchor, &host.address);
-        self.eligible().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|host| host.slot)
+    /// Marks the hosts that warm up and do not take this prompt yet: neither do they hold more of it than any other, nor
+    /// is it among the share that they may take. Those whose home is there come in first. Where there is no block to go
+    /// by, what they have in flight decides.
+    fn pass_over(&self, candidates: &mut [Candidate], anchor: Option<BlockHash>) {
+        let hosts = candidates.len();
+        let admits = |host: &Host| {
+            let now_ms = self.freshness.now_ms;
+            self.warm_up.admits(host.readiness, host.clock_tokens(), hosts, now_ms)
+        };
+        if candidates.iter().all(|candidate| candidate.host.readiness.warming_since_ms().is_none()) {
+            return;
+        }
+        let warm = |candidate: &&Candidate| candidate.host.readiness.warming_since_ms().is_none();
+        let held = candidates.iter().filter(warm).map(|candidate| candidate.matched).fold(0.0, f64::max);
+        for candidate in candidates {
+            let (host, admits) = (candidate.host, admits(candidate.host));
+            let is_let_in = match anchor {
+                Some(anchor) => rendezvous(anchor, &host.address) < -(1.0 - admits).ln(),
+                None => f64::from(host.own.requests) < admits * hosts as f64 * self.load.requests,
+            };
+            candidate.passed_over =
+                admits < 1.0 && !is_let_in && !candidate.pinned && candidate.matched <= held;
+        }
     }
 
     /// The home of a prompt that nobody holds, if its engine does not tell its load. Taken to be as loaded as the others
     /// are on average, it would get nothing while one of these is idle, and never show that it serves: so the prompts
     /// whose home it is, its fair share, go by what gateways have there themselves.
-    fn untold_home(&self, walk: &Walk) -> Option<Slot> {
+    fn untold_home(&self, eligible: &[&Host], walk: &Walk) -> Option<Slot> {
         let is_told = |host: &Host| self.freshness.is_fresh(host);
-        if self.eligible().all(is_told) || !walk.held.is_empty() {
+        if eligible.iter().all(|host| is_told(host)) || !walk.held.is_empty() {
             return None;
         }
-        self.home(walk.first_absent).filter(|slot| !self.fleet.host(*slot).is_some_and(is_told))
+        home(eligible, walk.first_absent).filter(|slot| !self.fleet.host(*slot).is_some_and(is_told))
     }
 
     /// Names the first few by cost, those that tie with the best by rank, and puts them in front.
     fn order(&self, candidates: &mut [Candidate], anchor: Option<BlockHash>) -> Vec<Slot> {
-        let least = candidates.iter().map(|candidate| candidate.cost_s).fold(f64::INFINITY, f64::min);
+        let taking = candidates.iter().filter(|candidate| !candidate.passed_over);
+        let least = taking.map(|candidate| candidate.cost_s).fold(f64::INFINITY, f64::min);
         let tied = least * (1.0 + self.routing.tie_share) + self.routing.tie_ms / 1_000.0;
         if let Some(anchor) = anchor {
             let spread = Spread::of(self.fleet);
@@ -574,8 +624,8 @@ impl Situation<'_> {
         let order = |a: &Candidate, b: &Candidate| {
             let both = a.cost_s <= tied && b.cost_s <= tied;
             let by_rank = if both { a.rank.total_cmp(&b.rank) } else { std::cmp::Ordering::Equal };
-            (b.pinned, b.waits)
-                .cmp(&(a.pinned, a.waits))
+            (b.pinned, a.passed_over, b.waits)
+                .cmp(&(a.pinned, b.passed_over, a.waits))
                 .then(by_rank)
                 .then(a.cost_s.total_cmp(&b.cost_s))
                 .then(a.host.slot.cmp(&b.host.slot))
@@ -593,6 +643,18 @@ impl Situation<'_> {
         }
         named
     }
+}
+
+/// Whether a host serves a model, as its base or as an adapter that it has loaded; `None` if it does not say.
+fn serves(host: &Host, model: u64) -> Option<bool> {
+    host.polled.models.serve(model).map(|serves| serves || host.polled.adapters.has(model))
+}
+
+/// The host that every gateway would name for this anchor, knowing nothing.
+fn home(eligible: &[&Host], anchor: Option<BlockHash>) -> Option<Slot> {
+    let anchor = anchor?;
+    let distance = |host: &&&Host| rendezvous(anchor, &host.address);
+    eligible.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|host| host.slot)
 }
 
 /// A host's distance from an anchor, exponentially distributed: divided by weights, the least distance

@@ -5,7 +5,7 @@
 //! handed the [`Change`]s that it shall apply to the gauges that all workers share.
 
 use super::blocks::BlockHash;
-use super::config::{Config, Learning, Routing, Shed};
+use super::config::{Config, Learning, Routing, Shed, WarmUp};
 use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
 use super::health::{Health, Seen, Sign, Why};
@@ -15,6 +15,7 @@ use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
 use super::members::Members;
 use super::prompt::{Outline, Prompt, Unread, View};
+use super::readiness::{Doubt, Readiness};
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
 use super::shadow::Shadow;
@@ -107,6 +108,8 @@ pub struct Router {
     stale_after_ms: u64,
     wedged_after_ms: u64,
     routing: Routing,
+    warm_up: WarmUp,
+    probes: bool,
     fleet: Fleet,
     index: Index,
     outbox: Outbox,
@@ -126,6 +129,8 @@ impl Router {
             stale_after_ms: config.poll.stale_after_ms,
             wedged_after_ms: config.failure.wedged_after_ms,
             routing: config.routing.clone(),
+            warm_up: config.warm_up,
+            probes: config.ready.probe,
             fleet: Fleet::default(),
             index: Index::new(config.index.entries),
             outbox: Outbox::default(),
@@ -144,16 +149,25 @@ impl Router {
         self.stale_after_ms = config.poll.stale_after_ms;
         self.wedged_after_ms = config.failure.wedged_after_ms;
         self.routing = config.routing.clone();
+        self.warm_up = config.warm_up;
         self.learning = config.learning;
         if !self.index.has_entries(config.index.entries) {
             self.index = Index::new(config.index.entries);
         }
+        self.probes = config.ready.probe;
         self.assign(hosts);
         self.fleet.settle_cold();
     }
 
     /// Takes a new list of hosts; keeps what was learned of those that stay, and forgets the others.
     pub fn assign(&mut self, hosts: &[(String, Slot)]) {
+        // Who joins a fleet that is known must show that it generates.
+        let is_known = self.fleet.hosts().iter().any(|host| host.polled.is_known());
+        self.fleet.newcomers_are(if is_known && self.probes {
+            Readiness::Unproven(Doubt::NotAsked)
+        } else {
+            Readiness::Presumed
+        });
         let gone = self.fleet.assign(hosts, self.routing.capacity_tokens);
         self.index.forget(&gone);
     }
@@ -313,6 +327,7 @@ impl Router {
             load: FleetLoad::of(&self.fleet, freshness, self.uncached_tokens),
             freshness,
             routing: &self.routing,
+            warm_up: self.warm_up,
             part: self.part,
             foreign_share: self.foreign_share,
             candidates: self.candidates,

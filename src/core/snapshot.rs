@@ -8,11 +8,12 @@ use super::config::Routing;
 use super::fleet::{Fleet, Part, Polled, Slot};
 use super::learning::Keeps;
 use super::life::Life;
+use super::readiness::{Models, Readiness, MOST_MODELS};
 use super::tier::{Lookups, Tier};
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 7;
+const VERSION: u8 = 8;
 
 /// What the leader knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,12 +41,15 @@ pub struct Entry {
     pub life: Life,
     /// See [`Entry::life`].
     pub since_ms: u64,
+    /// Whether it has shown that it generates.
+    pub readiness: Readiness,
 }
 
 impl Entry {
     /// A host of which nothing is known.
     fn new(slot: Slot, address: &str, life: Life) -> Self {
-        Self { slot, address: address.to_owned(), polled: Polled::default(), life, since_ms: 0 }
+        let (polled, readiness) = Default::default();
+        Self { slot, address: address.to_owned(), polled, life, since_ms: 0, readiness }
     }
 
     /// One that is not in the fleet.
@@ -95,7 +99,7 @@ impl Snapshot {
     }
 
     /// What is known of a host, to be updated; nothing yet if it is new.
-    fn entry_mut(&mut self, slot: Slot, address: &str) -> Option<&mut Entry> {
+    pub fn entry_mut(&mut self, slot: Slot, address: &str) -> Option<&mut Entry> {
         let place = self.hosts.partition_point(|entry| entry.slot < slot);
         let known = self.hosts.get(place).filter(|entry| entry.slot == slot);
         if known.is_none_or(|entry| entry.address != address) {
@@ -127,6 +131,7 @@ impl Snapshot {
         for entry in &self.hosts {
             if let Some(host) = fleet.host_mut(entry.slot).filter(|host| host.address == entry.address) {
                 host.polled = entry.polled;
+                host.readiness = entry.readiness;
             }
         }
         fleet.settle_away();
@@ -141,11 +146,12 @@ impl Snapshot {
         value.f64(self.tier.hit_ratio.unwrap_or(f64::NAN));
         value.f64(self.tier.fetch_share);
         value.u16(self.hosts.len() as u16);
-        for Entry { slot, address, polled, life, since_ms } in &self.hosts {
+        for Entry { slot, address, polled, life, since_ms, readiness } in &self.hosts {
             value.u16(slot.0);
             value.short_str(address);
             life.encode(&mut value);
             value.u64(*since_ms);
+            readiness.encode(&mut value);
             value.u64(polled.at_ms);
             value.f64(polled.running);
             value.f64(polled.waiting);
@@ -172,6 +178,8 @@ impl Snapshot {
             value.u8(u8::from(polled.asleep));
             value.u8(polled.adapters.iter().count() as u8);
             polled.adapters.iter().for_each(|adapter| value.u64(adapter));
+            value.u8(polled.models.iter().count() as u8);
+            polled.models.iter().for_each(|model| value.u64(model));
         }
         value.finish()
     }
@@ -189,6 +197,7 @@ impl Snapshot {
             let slot = Slot(rest.u16()?);
             let address = rest.short_str()?.to_owned();
             let (life, since_ms) = (Life::decode(&mut rest)?, rest.u64()?);
+            let readiness = Readiness::decode(&mut rest)?;
             let polled = Polled {
                 at_ms: rest.u64()?,
                 running: rest.f64()?,
@@ -216,19 +225,20 @@ impl Snapshot {
                 moved_ms: rest.u64()?,
                 counts_steps: rest.u8()? != 0,
                 asleep: rest.u8()? != 0,
-                adapters: decode_adapters(&mut rest)?,
+                adapters: Adapters::from_digests(decode_digests::<MOST_ADAPTERS>(&mut rest)?.into_iter()),
+                models: Models::from_digests(decode_digests::<MOST_MODELS>(&mut rest)?.into_iter()),
             };
-            hosts.push(Entry { slot, address, polled, life, since_ms });
+            hosts.push(Entry { slot, address, polled, life, since_ms, readiness });
         }
         rest.is_empty().then_some(Self { foreign_share, part, tier, hosts })
     }
 }
 
-fn decode_adapters(rest: &mut Reader) -> Option<Adapters> {
-    let mut digests = [0; MOST_ADAPTERS];
+fn decode_digests<const MOST: usize>(rest: &mut Reader) -> Option<[u64; MOST]> {
+    let mut digests = [0; MOST];
     let count = usize::from(rest.u8()?);
     for digest in digests.get_mut(..count)? {
         *digest = rest.u64()?;
     }
-    Some(Adapters::from_digests(digests.into_iter()))
+    Some(digests)
 }

@@ -161,7 +161,7 @@ pub enum Call {
     LocalResponse,
     /// [`resume_request`]
     Resume,
-    /// [`get`]
+    /// [`get`] and [`post`]
     Get,
     /// [`resolve`]
     #[cfg(feature = "dns")]
@@ -388,8 +388,6 @@ pub fn resume_request() -> Result<(), Refused> {
 
 /// Asks a host for something, through the cluster it belongs to: `destination` is the header that names it, and its
 /// address. Answers the token under which the answer will come.
-// Polls and peers share one copy of it.
-#[inline(never)]
 pub fn get(
     cluster: &str,
     destination: (&str, &str),
@@ -397,21 +395,47 @@ pub fn get(
     more: (&str, &str),
     timeout_ms: u64,
 ) -> Result<u32, Refused> {
-    let headers = vec![
-        (":method", "GET"),
-        (":path", path),
-        (":authority", destination.1),
+    call(cluster, destination, [(":method", "GET"), (":path", path)], &[more], None, timeout_ms)
+}
+
+/// Sends a host something, as [`get`] asks it.
+pub fn post(
+    cluster: &str,
+    destination: (&str, &str),
+    path: &str,
+    more: &[(&str, &str)],
+    body: &str,
+    timeout_ms: u64,
+) -> Result<u32, Refused> {
+    call(
+        cluster,
         destination,
+        [(":method", "POST"), (":path", path)],
         more,
-        ("user-agent", "kvroute"),
-    ];
+        Some(body.as_bytes()),
+        timeout_ms,
+    )
+}
+
+#[inline(never)]
+fn call(
+    cluster: &str,
+    destination: (&str, &str),
+    line: [(&str, &str); 2],
+    more: &[(&str, &str)],
+    body: Option<&[u8]>,
+    timeout_ms: u64,
+) -> Result<u32, Refused> {
+    let mut headers = line.to_vec();
+    headers.extend([(":authority", destination.1), destination, ("user-agent", "kvroute")]);
+    headers.extend_from_slice(more);
     let timeout = Duration::from_millis(timeout_ms);
     #[allow(
         clippy::disallowed_methods,
         reason = "The SDK's dispatcher must know the token, and learns it only here. It panics on statuses that Envoy \
                   does not give for a call: these are BadArgument (no such cluster) and InternalFailure (circuit breaker)"
     )]
-    let token = proxy_wasm::hostcalls::dispatch_http_call(cluster, headers, None, Vec::new(), timeout);
+    let token = proxy_wasm::hostcalls::dispatch_http_call(cluster, headers, body, Vec::new(), timeout);
     token.map_err(|status| Refused { call: Call::Get, status: status as u32 })
 }
 

@@ -10,6 +10,7 @@
 //! | what is learned of a request that Envoy's own policy sends on? | `shadow` |
 //! | who is asked which hosts there are? | `discovery` |
 //! | how are the engines polled? | `poller` |
+//! | how does a host show that it generates? | `probe` |
 //! | how do gateways learn of each other's placements and load? | `peers` |
 //! | what are those told who scale the fleet? | `signals` |
 //! | what does a gateway answer on its control listener? | `control` |
@@ -32,6 +33,7 @@ mod filter;
 mod host;
 mod peers;
 mod poller;
+mod probe;
 mod reading;
 #[cfg(feature = "dns")]
 mod resolver;

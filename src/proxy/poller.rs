@@ -8,6 +8,7 @@
 //! that fails keeps its last answer until that is stale; then it is unknown, neither idle nor full.
 
 use super::host::{self, Buffer, Headers};
+use super::probe::Probes;
 use super::shared::Lease;
 use super::stats::{OrCount, PollFailure};
 use super::worker::Worker;
@@ -45,6 +46,8 @@ struct Leading {
     own: Vec<(Slot, Own)>,
     /// The round in which each host was polled last.
     rounds: Vec<(Slot, u64)>,
+    /// Who is asked for a generation.
+    probes: Probes,
 }
 
 /// A poll that has not been answered.
@@ -82,6 +85,7 @@ impl Poller {
         worker.audit(now_ms);
         worker.free_slots(now_ms);
         leading.poll_due(worker, config, now_ms);
+        leading.settle_readiness(worker, config, now_ms);
         leading.settle_lives(worker, now_ms);
         leading.own = worker.router.fleet().hosts().iter().map(|host| (host.slot, host.own)).collect();
         leading.news |= leading.snapshot.retain(worker.router.fleet());
@@ -134,6 +138,8 @@ impl Poller {
             return;
         };
         let Some(place) = leading.under_way.iter().position(|call| call.token == token) else {
+            let Leading { probes, snapshot, news, .. } = leading;
+            *news |= probes.answered(worker, config, snapshot, token, body_size, now_ms);
             return;
         };
         let call = leading.under_way.swap_remove(place);
@@ -145,7 +151,9 @@ impl Poller {
         match outcome(body_size) {
             Ok(sample) => {
                 worker.stats.polls_ok.add(1);
-                let polled = leading.known(&call).after(&sample, &call.own, &own, peers.requests, now_ms);
+                let told = peers.requests.saturating_add(u32::from(leading.probes.is_asking(call.slot)));
+                let polled = leading.known(&call).after(&sample, &call.own, &own, told, now_ms);
+                leading.heard(&call, &sample, &polled, config);
                 leading.snapshot.weigh_foreign(&polled);
                 leading.learned(&call, polled);
             }
@@ -155,6 +163,19 @@ impl Poller {
 }
 
 impl Leading {
+    /// Who has to show that it generates is asked.
+    fn settle_readiness(&mut self, worker: &Worker, config: &Config, now_ms: u64) {
+        self.snapshot.settle_readiness(worker.router.fleet(), config, now_ms);
+        self.probes.tick(worker, config, &mut self.snapshot, now_ms);
+    }
+
+    /// What an answered poll says of a host's readiness.
+    fn heard(&mut self, call: &Call, sample: &EngineSample, polled: &Polled, config: &Config) {
+        let place = (call.slot, call.address.as_str());
+        let turned_up = self.snapshot.heard(place, sample, polled, config);
+        self.probes.heard(place, sample, turned_up);
+    }
+
     /// Tells the log whose life has changed, and why.
     fn settle_lives(&mut self, worker: &Worker, now_ms: u64) {
         for (address, before, life) in self.snapshot.settle_lives(worker.router.fleet(), now_ms) {
@@ -216,6 +237,9 @@ impl Leading {
     fn failed(&mut self, worker: &Worker, config: &Config, call: &Call, why: PollFailure) {
         worker.stats.poll_failed(why);
         let polled = self.known(call).after_failure();
+        if why == PollFailure::Status(503) {
+            self.snapshot.refused((call.slot, &call.address));
+        }
         // Once when it begins: a host that stays away must not fill the log.
         if polled.failures == 1 {
             log::warn!("kvroute: poll of {} at {} failed: {why}", call.address, config.poll.path);

@@ -6,7 +6,8 @@
 use super::host::{self, MetricKind, Refused};
 use crate::core::audit::InFlight;
 use crate::core::fleet::{Own, Peers, Slot};
-use crate::core::members::Failure;
+use crate::core::members;
+use crate::core::probe;
 use crate::core::prompt::Unread;
 use crate::core::roster::Before;
 use crate::core::route::{Decision, Reason};
@@ -141,11 +142,13 @@ pub struct Stats {
     decided: [Counter; 6],
     unread: [Counter; Unread::ALL.len()],
     polls_failed: [Counter; PollFailure::NAMES.len()],
-    discovery_failed: [Counter; Failure::ALL.len()],
+    discovery_failed: [Counter; members::Failure::ALL.len()],
     /// Askings for the hosts that were answered.
     pub discovery_ok: Counter,
     /// Polls that were answered.
     pub polls_ok: Counter,
+    probes_failed: [Counter; probe::Failure::NAMES.len()],
+    probes_ok: Counter,
     /// Bytes of the prompts that were read.
     pub prompt_bytes: Counter,
     /// Of these, bytes that the chosen host was believed to hold.
@@ -224,9 +227,11 @@ impl Stats {
             .map(|why| requests(why.as_str())),
             unread: Unread::ALL.map(|why| requests(why.as_str())),
             polls_failed: PollFailure::NAMES.map(|why| Counter::new(&format!("polls_{why}"))),
-            discovery_failed: Failure::ALL.map(|why| Counter::new(&format!("discovery_{}", why.as_str()))),
+            discovery_failed: members::Failure::ALL.map(|why| Counter::new(&format!("discovery_{}", why.as_str()))),
             discovery_ok: Counter::new("discovery_ok"),
             polls_ok: Counter::new("polls_ok"),
+            probes_failed: probe::Failure::NAMES.map(|why| Counter::new(&format!("probes_{why}"))),
+            probes_ok: Counter::new("probes_ok"),
             prompt_bytes: Counter::new("prompt_bytes"),
             matched_bytes: Counter::new("matched_bytes"),
             told_prompt_tokens: Counter::new("told_prompt_tokens"),
@@ -290,8 +295,16 @@ impl Stats {
     }
 
     /// Asking for the hosts failed.
-    pub fn discovery_failed(&self, why: Failure) {
+    pub fn discovery_failed(&self, why: members::Failure) {
         if let Some(counter) = self.discovery_failed.get(why as usize) {
+            counter.add(1);
+        }
+    }
+
+    /// A host was asked for a generation, and generated something or failed.
+    pub fn probed(&self, failed: Option<probe::Failure>) {
+        let counter = failed.map_or(Some(&self.probes_ok), |why| self.probes_failed.get(why.place()));
+        if let Some(counter) = counter {
             counter.add(1);
         }
     }
@@ -304,6 +317,7 @@ impl Stats {
         let single = [
             &self.discovery_ok,
             &self.polls_ok,
+            &self.probes_ok,
             &self.prompt_bytes,
             &self.matched_bytes,
             &self.told_prompt_tokens,
@@ -334,7 +348,7 @@ impl Stats {
             &self.peers_untold,
         ];
         let by_reason = self.decided.iter().chain(&self.unread).chain(&self.polls_failed);
-        by_reason.chain(&self.discovery_failed).chain(single).for_each(Counter::flush);
+        by_reason.chain(&self.discovery_failed).chain(&self.probes_failed).chain(single).for_each(Counter::flush);
     }
 }
 

@@ -171,6 +171,10 @@ impl Worker {
         let hosts = self.admit();
         self.router.configure(config, &hosts);
         self.router.settle_members(members.as_ref());
+        // What is known already counts from the first request on.
+        if let Some(snapshot) = self.shared.snapshot() {
+            self.router.apply(&snapshot);
+        }
         self.drain.clone_from(&config.drain);
         self.router.settle_drains(&self.drain, &self.shared.drains());
         self.heard = config.peers.as_ref().map(|_| self.heard.take().unwrap_or_default());

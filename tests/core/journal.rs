@@ -8,6 +8,7 @@ use kvroute::core::fleet::{Polled, Slot};
 use kvroute::core::health::{Seen, Why};
 use kvroute::core::index::Stamp;
 use kvroute::core::journal::{read_bulletin, Bulletin, Holding, Inbox, Outbox, Placement};
+use kvroute::core::readiness::Models;
 use kvroute::core::roster::{Before, Roster};
 use kvroute::core::snapshot::Snapshot;
 use kvroute::core::tier::{Lookups, Tier};
@@ -124,6 +125,7 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         keeps: kvroute::core::learning::Keeps::from_share(0.75),
         own_sent_tokens: 12,
         lookups: Lookups { queries: 19.0, hits: 20.0, queries_lately: 21.0, hits_lately: 22.0 },
+        models: Models::default().named(&["m".to_owned()]),
         adapters: Adapters::from_digests([16, 17, 18].into_iter()),
         asleep: true,
         failures: 13,

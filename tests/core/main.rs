@@ -30,6 +30,7 @@ mod members;
 mod orca;
 mod peers;
 mod prompt;
+mod readiness;
 mod readme;
 mod rehoming;
 mod removal;

@@ -13,6 +13,7 @@ mod pattern;
 mod peers;
 mod prompt;
 mod protobuf;
+mod ready;
 mod routing;
 mod shed;
 mod signals;
@@ -24,6 +25,7 @@ pub use mode::{Mode, Modes};
 pub use pattern::Pattern;
 pub use peers::{Peers, Secret};
 pub use prompt::{Prompt, Session, ToolsPlace};
+pub use ready::{Ready, WarmUp};
 pub use routing::Routing;
 pub use shed::Shed;
 pub use signals::Signals;
@@ -61,6 +63,10 @@ pub struct Config {
     pub mode: Modes,
     /// Polling of the engines' metrics.
     pub poll: Poll,
+    /// What a host must show before it gets requests.
+    pub ready: Ready,
+    /// What one gets that has just become ready.
+    pub warm_up: WarmUp,
     /// Reading of prompts.
     pub prompt: Prompt,
     /// What names a conversation when its prompt is not in the request.
@@ -152,6 +158,8 @@ impl Config {
             debug_headers: section.flag("debug_headers", false)?,
             mode: Modes::take(&mut section, "mode")?,
             poll: Poll::take(section.section("poll")?)?,
+            ready: Ready::take(section.section("ready")?)?,
+            warm_up: WarmUp::take(section.section("warm_up")?)?,
             prompt: Prompt::take(section.section("prompt")?)?,
             session: Session::take(section.section("session")?)?,
             index: Index::take(section.section("index")?)?,

@@ -7,7 +7,7 @@ use crate::config::{Config, KVROUTE};
 use crate::envoy::{Envoy, Options};
 use crate::wait::until;
 use anyhow::{ensure, Result};
-use fleet::{EngineOptions, Fleet, RequestRecord};
+use fleet::{Counts, EngineOptions, Fleet, RequestRecord};
 use hyper::Request;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -81,9 +81,10 @@ impl Testbed {
     }
 }
 
-/// Waits until every engine of the fleet has been polled.
+/// Waits until every engine of the fleet has been polled, and has shown that it generates: all are fresh.
 pub async fn polled(fleet: &Fleet) -> Result<()> {
-    let all = || fleet.report().engines.iter().all(|engine| engine.counts.scrapes > 0).then_some(());
+    let is_known = |counts: Counts| counts.scrapes > 0 && counts.proofs > 0;
+    let all = || fleet.report().engines.iter().all(|engine| is_known(engine.counts)).then_some(());
     until("every engine has been polled", POLLED_WITHIN, async || all()).await
 }
 

@@ -44,6 +44,7 @@ impl Received {
             status: 0,
             outcome: Outcome::Aborted,
             upstream_host: text("x-upstream-host"),
+            is_probe: head.headers.contains_key("x-kvroute-probe"),
             request_id: text("x-request-id"),
             content_type: text(CONTENT_TYPE.as_str()),
             content_encoding: text(CONTENT_ENCODING.as_str()),

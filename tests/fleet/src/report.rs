@@ -62,6 +62,9 @@ pub struct Counts {
     pub scrapes: u64,
     /// `/health` and `/ping` requests.
     pub probes: u64,
+    /// Generations that a gateway asked for to see whether the engine is ready, marked by the header `x-kvroute-probe`, and
+    /// got. They are no traffic: they count as nothing else, and are not on record.
+    pub proofs: u64,
     /// Connections accepted.
     pub connections: u64,
 }
@@ -77,6 +80,8 @@ pub struct RequestRecord {
     pub outcome: Outcome,
     /// Header `x-upstream-host` as it arrived here.
     pub upstream_host: Option<String>,
+    /// Whether the header `x-kvroute-probe` arrived here.
+    pub is_probe: bool,
     /// Header `x-request-id` as it arrived here.
     pub request_id: Option<String>,
     /// Header `content-type` as it arrived here.
@@ -239,8 +244,12 @@ impl Entry {
         };
         (record.outcome, record.total_ms) = (outcome, total_ms);
         let mut book = self.ledger.book();
-        book.counts.add(&record);
-        book.keep(record);
+        if record.is_probe {
+            book.counts.proofs += u64::from(outcome == Outcome::Completed);
+        } else {
+            book.counts.add(&record);
+            book.keep(record);
+        }
         self.ledger.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -274,6 +283,7 @@ impl AddAssign for Counts {
         self.generated_tokens += other.generated_tokens;
         self.scrapes += other.scrapes;
         self.probes += other.probes;
+        self.proofs += other.proofs;
         self.connections += other.connections;
     }
 }

@@ -41,6 +41,10 @@ pub struct Gateway {
     pub engines: BTreeMap<String, Engine>,
     /// Every poll so far, oldest first.
     pub polls: Vec<HttpCall>,
+    /// How engines answer when they are asked for a generation; those not named here generate. `None`: never.
+    pub generations: BTreeMap<String, Option<(u32, String)>>,
+    /// Every such request so far, oldest first.
+    pub probes: Vec<HttpCall>,
 }
 
 /// How an engine answers a poll.
@@ -79,7 +83,8 @@ impl Gateway {
         let start = |_| proxy.worker(config).expect("a good configuration");
         let workers = (0..workers).map(start).collect();
         let engines = (0..hosts).map(|n| (host(n), Engine::IDLE)).collect();
-        Self { proxy, workers, engines, polls: Vec::new() }
+        let (polls, generations, probes) = Default::default();
+        Self { proxy, workers, engines, polls, generations, probes }
     }
 
     /// A proxy without workers, for tests of the configuration.
@@ -104,6 +109,10 @@ impl Gateway {
 
     pub fn answer_polls(&mut self) {
         for call in self.proxy.calls() {
+            if call.headers.get(":method").as_deref() == Some("POST") {
+                self.answer_probe(&call);
+                continue;
+            }
             let host = polled_host(&call);
             // One that is never answered shows up again and again.
             if !self.polls.contains(&call) {
@@ -120,6 +129,26 @@ impl Gateway {
                 Engine::Silent => {}
             }
         }
+    }
+
+    fn answer_probe(&mut self, call: &HttpCall) {
+        if !self.probes.contains(call) {
+            self.probes.push(call.clone());
+        }
+        let generates = || Some((200, String::from(GENERATION)));
+        let answer = self.generations.get(&named_host(call)).cloned().unwrap_or_else(generates);
+        if let Some((status, body)) = answer {
+            self.proxy.answer(call, status, body.as_bytes());
+        }
+    }
+
+    /// How often each host was asked for a generation.
+    pub fn probes_by_host(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for call in &self.probes {
+            *counts.entry(named_host(call)).or_default() += 1;
+        }
+        counts
     }
 
     /// How often each host was polled.
@@ -162,10 +191,19 @@ impl Gateway {
     }
 }
 
+/// A whole answer of one token, as vLLM gives it.
+pub const GENERATION: &str = r#"{"id":"cmpl-1","object":"text_completion","model":"m","choices":[{"index":0,"text":" there",
+    "finish_reason":"length"}],"usage":{"prompt_tokens":1,"total_tokens":2,"completion_tokens":1}}"#;
+
 /// The host that a poll is for.
 pub fn polled_host(call: &HttpCall) -> String {
-    assert_eq!(call.cluster, CLUSTER);
     assert_eq!(call.headers.get(":method").as_deref(), Some("GET"));
+    named_host(call)
+}
+
+/// The host that a call is for.
+pub fn named_host(call: &HttpCall) -> String {
+    assert_eq!(call.cluster, CLUSTER);
     call.headers.get("x-upstream-host").expect("a named host")
 }
 
@@ -178,7 +216,7 @@ pub fn exposition(running: u32, waiting: u32) -> String {
          vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"m\"}} 0.1\n\
          vllm:prompt_tokens_total{{engine=\"0\",model_name=\"m\"}} 0.0\n\
          vllm:prefix_cache_hits_total{{engine=\"0\",model_name=\"m\"}} 0.0\n\
-         vllm:generation_tokens_total{{engine=\"0\",model_name=\"m\"}} 0.0\n"
+         vllm:generation_tokens_total{{engine=\"0\",model_name=\"m\"}} 1.0\n"
     )
 }
 

@@ -18,6 +18,7 @@ mod leader;
 mod outcomes;
 mod peers;
 mod polls;
+mod readiness;
 mod regret;
 mod sanitising;
 mod sessions;

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::gateway::{exposition, host, text, Engine, Gateway};
 
+/// One that does not listen for polls has shown by then that it generates, and has warmed up.
+const WARM_MS: u64 = 35_000;
+
 /// Answers that tell nothing about load.
 fn useless() -> Vec<(&'static str, Engine)> {
     let says = |status, body: &str| Engine::Says(status, body.to_owned());
@@ -46,7 +49,7 @@ fn a_host_that_tells_nothing_gets_its_fair_share_of_an_idle_fleet() {
     for (what, engine) in useless() {
         let mut gateway = Gateway::new(4);
         gateway.engines.insert(host(2), engine);
-        gateway.run(4_000);
+        gateway.run(WARM_MS);
         let placed = spread(&mut gateway);
         let ghost = placed.get(&host(2)).copied().unwrap_or_default();
         assert!((30..=70).contains(&ghost), "{what}: {placed:?}");
@@ -62,7 +65,7 @@ fn nor_does_it_look_idle_when_the_others_are_busy() {
             gateway.engines.insert(host(n), busy);
         }
         gateway.engines.insert(host(2), engine);
-        gateway.run(4_000);
+        gateway.run(WARM_MS);
         let placed = spread(&mut gateway);
         let ghost = placed.get(&host(2)).copied().unwrap_or_default();
         assert!((20..=80).contains(&ghost), "{what}: {placed:?}");
@@ -77,7 +80,7 @@ fn a_host_that_is_polled_idle_is_preferred_to_busy_ones_and_to_unknown_ones() {
         gateway.engines.insert(host(n), busy);
     }
     gateway.engines.insert(host(2), Engine::Says(503, String::new()));
-    gateway.run(4_000);
+    gateway.run(WARM_MS);
     let placed = spread(&mut gateway);
     // The unknown one has its share of what is new, and no more; the idle one all the rest.
     let of = |n: usize| placed.get(&host(n)).copied().unwrap_or_default();

@@ -324,8 +324,12 @@ impl Policy for Kvroute {
             }
             None => known.after_failure(),
         };
-        if sample.is_some() {
+        if let Some(sample) = &sample {
             gateway.snapshot.weigh_foreign(&polled);
+            let place = (slot, address.as_str());
+            gateway.snapshot.heard(place, sample, &polled, &self.config);
+            // Whoever is asked for a token generates it: engines here are there or not.
+            gateway.snapshot.asked(place, Ok(()), &self.config.warm_up, now_ms(now_us));
         }
         gateway.snapshot.put(slot, &address, polled);
     }
@@ -360,6 +364,10 @@ impl Policy for Kvroute {
         self.ticks += 1;
         let collect = self.setup.peers_ms.is_some();
         for gateway in &mut self.gateways {
+            if worker == 0 {
+                let Gateway { workers, snapshot, .. } = gateway;
+                snapshot.settle_readiness(workers[0].router.fleet(), &self.config, now_ms(now_us));
+            }
             gateway.tick(worker, now_ms(now_us), collect);
         }
         if let Some(period_ms) = self.setup.peers_ms {
