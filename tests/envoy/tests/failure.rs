@@ -8,6 +8,7 @@ use gateway::wait::until;
 use gateway::workload::plan::{Plan, Shape};
 use gateway::workload::replay::{Failure, Replay};
 use gateway::workload::summary::Summary;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,4 +111,76 @@ async fn a_busy_engine_is_left_for_another() {
         assert_ne!(reply.engine(), first.engine());
     }
     testbed.released().await.unwrap();
+}
+
+/// Its computing stops in mid-step, and nothing else: `/health` is 200, `/metrics` are answered, no client gives up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_stands_still_gets_few_requests_and_clients_of_others_do_not_notice() {
+    let testbed = Testbed::start(3, engine(), Options::workers(2)).await.unwrap();
+    let victim = testbed.fleet.engine(0).clone();
+    victim.fault(Fault::Stall).await;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut clients = Vec::new();
+    let mut at_verdict = None;
+    // Half a minute, eight requests a second.
+    for n in 0..240 {
+        let chat = Chat::new(&format!("Conversation {n}. ").repeat(50)).user("Hello");
+        let (address, done) = (testbed.address, Arc::clone(&sent));
+        clients.push(tokio::spawn(async move {
+            let reply = chat.post(address).await;
+            done.fetch_add(1, Ordering::Relaxed);
+            reply
+        }));
+        tokio::time::sleep(Duration::from_millis(125)).await;
+        let found = testbed.stats().await.unwrap().value("wasmcustom.kvroute_hosts_wedged_total");
+        if found > 0 {
+            at_verdict.get_or_insert((n, victim.report().in_flight));
+        }
+    }
+    let (since, before) = at_verdict.expect("it is found out");
+    assert!(since < 130, "after {} s", since / 8);
+    // By load alone, and by its share of what is new.
+    assert!(before <= 30, "{before} stood there when it was found out");
+    let stuck = victim.report().in_flight;
+    assert!(stuck - before <= 5, "{stuck} after {before}");
+    let unanswered = clients.len() - sent.load(Ordering::Relaxed);
+    assert!(unanswered <= stuck + 2, "{unanswered} clients wait, {stuck} of them there");
+    // It goes on: what waited is answered, and nobody has seen an error.
+    victim.fault(Fault::Wake).await;
+    for client in clients {
+        let reply = client.await.unwrap().unwrap();
+        assert!(reply.is_complete(), "{} {:?}", reply.status, reply.body);
+    }
+    testbed.released().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_answer_that_its_engine_breaks_off_is_held_against_it_once() {
+    let slow = EngineOptions { decode_step_ms: 50.0, ..engine() };
+    let testbed = Testbed::start(1, slow, Options::default()).await.unwrap();
+    let engine = testbed.fleet.engine(0).clone();
+    let clients: Vec<_> = (0..5)
+        .map(|n| {
+            let chat = Chat::new(&format!("Conversation {n}.")).user("Go on.").max_tokens(400);
+            let address = testbed.address;
+            tokio::spawn(async move { chat.post(address).await })
+        })
+        .collect();
+    until("all answers have begun", Duration::from_secs(10), async || {
+        let stats = testbed.stats().await.ok()?;
+        let begun = [("kvroute_slot_0_inflight_requests", 5)];
+        (engine.running() == 5 && stats.in_flight() == begun).then_some(())
+    })
+    .await
+    .unwrap();
+    engine.fault(Fault::Refuse).await;
+    for client in clients {
+        assert!(!client.await.unwrap().is_ok_and(|reply| reply.is_complete()));
+    }
+    testbed.released().await.unwrap();
+    let failures = until("they are counted", Duration::from_secs(5), async || {
+        let stats = testbed.stats().await.ok()?;
+        Some(stats.value("wasmcustom.kvroute_host_failures_total")).filter(|failures| *failures >= 5)
+    });
+    assert_eq!(failures.await.unwrap(), 5);
 }
