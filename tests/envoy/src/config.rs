@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 /// Name of the listener that runs the filter, as in the file.
 pub const KVROUTE: &str = "llm";
 
-/// Name of the listener that answers other gateways, as in `envoy/peers.yaml`.
-const CONTROL: &str = "kvroute_control";
+/// Name of the listener that answers operators and other gateways, as in `envoy/control.yaml` and `envoy/peers.yaml`.
+pub const CONTROL: &str = "kvroute_control";
 
 /// Name of the cluster of all gateways, as in that file.
 const PEERS: &str = "kvroute_peers";
@@ -70,17 +70,6 @@ impl Config {
         self
     }
 
-    /// Adds a control listener at this address, which asks for no secret.
-    pub fn with_control(mut self, address: SocketAddr) -> Result<Self> {
-        let mut listener =
-            named(&mut read("envoy/peers.yaml")?["static_resources"]["listeners"], CONTROL).clone();
-        *address_of(&mut listener) = socket_address(address);
-        let control = json!({"cluster": CLUSTER, "control": true});
-        wasm_of(&mut listener)["configuration"]["value"] = json!(control.to_string());
-        push(&mut self.document["static_resources"]["listeners"], listener);
-        Ok(self)
-    }
-
     /// Sets one key of the plugin's configuration, named by a JSON pointer such as `/poll/interval_ms`.
     pub fn plugin(self, pointer: &str, value: Value) -> Self {
         self.edit_plugin(|plugin| set(plugin, pointer, value))
@@ -88,11 +77,7 @@ impl Config {
 
     /// Edits the plugin's configuration as a whole.
     pub fn edit_plugin(mut self, edit: impl FnOnce(&mut Value)) -> Self {
-        let wasm = wasm_of(self.listener_mut(KVROUTE));
-        let text = wasm["configuration"]["value"].as_str().unwrap_or_default();
-        let mut plugin = serde_json::from_str(text).unwrap_or_default();
-        edit(&mut plugin);
-        wasm["configuration"]["value"] = json!(plugin.to_string());
+        edit_json(self.listener_mut(KVROUTE), edit);
         self
     }
 
@@ -147,14 +132,25 @@ impl Config {
 
         let listener = named(&mut added["listeners"], CONTROL);
         *address_of(listener) = socket_address(gateways[own]);
-        let configuration = &mut wasm_of(listener)["configuration"]["value"];
-        let mut control: Value = serde_json::from_str(configuration.as_str().unwrap_or_default())?;
         let spelled: Vec<String> = gateways.iter().map(SocketAddr::to_string).collect();
-        set(&mut control, "/peers/hosts", json!(spelled));
-        set(&mut control, "/peers/secret", json!(secret));
-        *configuration = json!(control.to_string());
+        let control = edit_json(listener, |control| {
+            set(control, "/peers/hosts", json!(spelled));
+            set(control, "/peers/secret", json!(secret));
+        });
         push(&mut self.document["static_resources"]["listeners"], listener.clone());
         Ok(self.plugin("/peers", control["peers"].clone()))
+    }
+
+    /// Adds `envoy/control.yaml`: a control listener, called [`CONTROL`], on a free port, for those who know the secret.
+    pub fn with_control(mut self, secret: Option<&str>) -> Result<Self> {
+        let mut control = read("envoy/control.yaml")?;
+        let listener = named(&mut control["static_resources"]["listeners"], CONTROL);
+        *address_of(listener) = free_port();
+        if let Some(secret) = secret {
+            edit_json(listener, |control| set(control, "/peers/secret", json!(secret)));
+        }
+        push(&mut self.document["static_resources"]["listeners"], listener.clone());
+        Ok(self)
     }
 
     /// Writes every access log to this path.
@@ -196,6 +192,15 @@ impl Config {
     fn cluster_mut(&mut self, name: &str) -> &mut Value {
         named(&mut self.document["static_resources"]["clusters"], name)
     }
+}
+
+/// Edits the configuration of a listener's filter, and answers how it is then.
+fn edit_json(listener: &mut Value, edit: impl FnOnce(&mut Value)) -> Value {
+    let text = &mut wasm_of(listener)["configuration"]["value"];
+    let mut plugin = serde_json::from_str(text.as_str().unwrap_or_default()).unwrap_or_default();
+    edit(&mut plugin);
+    *text = json!(plugin.to_string());
+    plugin
 }
 
 /// A configuration file of the repository.

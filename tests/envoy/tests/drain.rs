@@ -2,11 +2,11 @@
 
 use fleet::{EngineOptions, Fleet};
 use gateway::chat::{Chat, Reply};
-use gateway::config::{Config, KVROUTE};
+use gateway::config::{Config, CONTROL, KVROUTE};
 use gateway::envoy::{Envoy, Options};
 use gateway::testbed::polled;
 use gateway::wait::until;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, Command};
@@ -27,13 +27,12 @@ impl Site {
     async fn start() -> Self {
         let engine = EngineOptions { decode_step_ms: 50.0, ..EngineOptions::default() };
         let fleet = Fleet::start(3, engine).await.unwrap();
-        let [_, _, high, low] = std::process::id().to_be_bytes();
-        let control = SocketAddr::new(Ipv4Addr::new(127, high.max(1), low, 250).into(), 9091);
-        let config = Config::quick_start().unwrap().hosts(&fleet.addresses());
-        let config = config.with_peers(&[control], 0, SECRET).unwrap();
+        let config =
+            Config::quick_start().unwrap().hosts(&fleet.addresses()).with_control(Some(SECRET)).unwrap();
         let envoy = Envoy::start(&config, &Options::workers(2)).await.unwrap();
         polled(&fleet).await.unwrap();
         let address = envoy.listener(KVROUTE).await.unwrap();
+        let control = envoy.listener(CONTROL).await.unwrap();
         Self { fleet, envoy, address, control }
     }
 
@@ -87,6 +86,24 @@ async fn a_replica_goes_when_its_last_answer_has_ended_and_gets_none_after_its_m
     assert!(open.await.unwrap().is_complete());
     let status = tokio::time::timeout(SOON, prestop.wait()).await.unwrap().unwrap();
     assert!(status.success() && engine.running() == 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_replica_that_the_gateway_no_longer_has_its_own_engine_says_when_it_is_empty() {
+    let site = Site::start().await;
+    let engine = EngineOptions { decode_step_ms: 50.0, ..EngineOptions::default() };
+    let others = Fleet::start(1, engine).await.unwrap();
+    let (gone, address) = (&others.engines()[0], others.addresses()[0]);
+    let open = Chat::new("Somebody else's.").user("Tell me all of it.").max_tokens(60);
+    let open = tokio::spawn(async move { open.post(address).await.unwrap() });
+    until("the answer has begun", SOON, async || (gone.running() > 0).then_some(())).await.unwrap();
+    let mut prestop = site.prestop(&address.to_string(), "60");
+    let mark = format!("kvroute: {address} is to drain");
+    until("the mark", SOON, async || site.is_told(&mark).then_some(())).await.unwrap();
+    assert!(prestop.try_wait().unwrap().is_none());
+    assert!(open.await.unwrap().is_complete());
+    let status = tokio::time::timeout(SOON, prestop.wait()).await.unwrap().unwrap();
+    assert!(status.success() && gone.running() == 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,11 +2,10 @@
 
 use fleet::{EngineOptions, Fleet};
 use gateway::chat::Chat;
-use gateway::config::{Config, CLUSTER, KVROUTE};
+use gateway::config::{Config, CLUSTER, CONTROL, KVROUTE};
 use gateway::control::Control;
 use gateway::endpoints::{Endpoints, Health};
 use gateway::envoy::{Envoy, Options};
-use gateway::loopback;
 use gateway::wait::until;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,9 +26,8 @@ async fn envoy_follows_a_file_of_endpoints_and_has_a_way_to_its_own_admin() {
     let fleet = Fleet::start(3, EngineOptions::default()).await.unwrap();
     let [a, b, c] = fleet.addresses()[..] else { unreachable!("three engines") };
     let endpoints = Endpoints::new(CLUSTER, &[a]).unwrap();
-    let control = loopback::own(9091);
     let config = Config::quick_start().unwrap().hosts(&fleet.addresses()).endpoints_from(&endpoints);
-    let config = config.with_admin_cluster("admin").with_control(control).unwrap();
+    let config = config.with_admin_cluster("admin").with_control(None).unwrap();
     let envoy = Envoy::start(&config, &Options::workers(1)).await.unwrap();
     let admin: Vec<_> = envoy.admin().hosts("admin").await.unwrap().into_keys().collect();
     assert_eq!(admin, [envoy.admin().address()]);
@@ -47,7 +45,7 @@ async fn envoy_follows_a_file_of_endpoints_and_has_a_way_to_its_own_admin() {
     let reply = Chat::new("Hello").user("Go on.").post(envoy.listener(KVROUTE).await.unwrap()).await.unwrap();
     assert!(reply.is_complete());
     assert_eq!(reply.engine(), a.to_string());
-    let control = Control::new(control);
+    let control = Control::new(envoy.listener(CONTROL).await.unwrap());
     let status = until("a status", SOON, async || control.status().await.ok()).await.unwrap();
     assert!(status["hosts"].is_array(), "{status}");
     assert!(control.ask("GET", "/kvroute/nothing").await.is_err());

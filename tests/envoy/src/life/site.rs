@@ -1,11 +1,10 @@
 //! What is there, and what can be done to it? A fleet with a fixed number of places, each with an address of its own; an
 //! Envoy whose endpoints come from a file; and the operator, who starts engines, and drains them before they go.
 
-use crate::config::{Config, CLUSTER, KVROUTE};
+use crate::config::{Config, CLUSTER, CONTROL, KVROUTE};
 use crate::control::Control;
 use crate::endpoints::{Endpoints, Health};
 use crate::envoy::{Envoy, Options};
-use crate::loopback;
 use crate::repository;
 use anyhow::{Context, Result};
 use fleet::{Engine, EngineOptions, Fault, Fleet};
@@ -75,10 +74,9 @@ impl Site {
         }
         let addresses = fleet.addresses();
         let endpoints = Endpoints::new(CLUSTER, &addresses[..setup.serving])?;
-        let control = loopback::own(9091);
-        let config = configuration(setup, &addresses, &endpoints)?.with_control(control)?;
+        let config = configuration(setup, &addresses, &endpoints)?.with_control(None)?;
         let envoy = Envoy::start(&config, &Options::default()).await?;
-        let address = envoy.listener(KVROUTE).await?;
+        let (address, control) = (envoy.listener(KVROUTE).await?, envoy.listener(CONTROL).await?);
         let truth = |place| if place < setup.serving { Truth::Up } else { Truth::Empty };
         Ok(Self {
             truths: Mutex::new((0..setup.places).map(truth).collect()),

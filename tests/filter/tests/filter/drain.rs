@@ -4,8 +4,8 @@ use fake_proxy::{LocalReply, Worker};
 use serde_json::{json, Value};
 
 use crate::gateway::{
-    begin_response, chat, config, destination, destinations, exposition, host, reason, route_chat, text,
-    Engine, Gateway, CLUSTER,
+    begin_response, chat, chat_body, chat_headers, config, destination, destinations, exposition, host,
+    reason, route_chat, text, Engine, Gateway, CLUSTER,
 };
 
 const SECRET: &str = "correct-horse-battery";
@@ -45,6 +45,13 @@ impl Operator {
         assert_eq!(status["draining"], true);
         status["drained"] == true
     }
+}
+
+/// An idle engine that says whether it is awake.
+fn sleeper(is_awake: bool) -> Engine {
+    let awake = u32::from(is_awake);
+    let sleep = format!("vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {awake}.0\n");
+    Engine::Says(200, exposition(0, 0) + &sleep)
 }
 
 /// C60
@@ -121,6 +128,32 @@ fn when_all_are_marked_they_serve_on() {
     stream.finish();
 }
 
+/// C41
+#[test]
+fn where_all_drain_or_sleep_a_destination_that_a_client_names_is_not_taken_either() {
+    let forged = |gateway: &Gateway| {
+        let mut headers = chat_headers(chat_body("hello").len());
+        headers.push(("x-upstream-host".to_owned(), "192.0.2.66:8000".to_owned()));
+        let stream = gateway.worker().request(headers, false);
+        stream.body(chat_body("hello").as_bytes(), true);
+        let named = destinations(&stream);
+        stream.finish();
+        named
+    };
+    let mut operator = Operator::new(1);
+    for n in 0..3 {
+        operator.json("POST", &format!("/kvroute/drain?host={}", host(n)));
+    }
+    operator.gateway.run(100);
+    let named = forged(&operator.gateway);
+    assert!(named.len() == 3 && named.iter().all(|name| (0..3).any(|n| host(n) == *name)), "{named:?}");
+    for n in 0..3 {
+        operator.gateway.engines.insert(host(n), sleeper(false));
+    }
+    operator.gateway.run(1_000);
+    assert!(forged(&operator.gateway).is_empty(), "Envoy's own policy decides");
+}
+
 #[test]
 fn the_configuration_can_mark_a_host() {
     let mut gateway = Gateway::with_config(1, 3, &config(3, json!({ "drain": [host(0)] })));
@@ -137,11 +170,7 @@ fn a_sleeping_engine_gets_nothing_and_returns_without_its_prefixes() {
     let prompt = text(1, 4_000);
     let home = operator.gateway.route_chat(&prompt);
     let slot = (0..3).find(|&n| host(n) == home).expect("a host");
-    let page = |awake: u32| {
-        let sleep = format!("vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {awake}.0\n");
-        Engine::Says(200, exposition(0, 0) + &sleep)
-    };
-    operator.gateway.engines.insert(home.clone(), page(0));
+    operator.gateway.engines.insert(home.clone(), sleeper(false));
     operator.gateway.run(1_000);
     assert_eq!(operator.json("GET", "/kvroute/status")["hosts"][slot]["life"], "sleeping");
     assert_eq!(operator.ask("GET", &format!("/kvroute/ready?host={home}")).status, 503);
@@ -149,7 +178,7 @@ fn a_sleeping_engine_gets_nothing_and_returns_without_its_prefixes() {
         assert_ne!(operator.gateway.route_chat(&text(10 + seed, 2_000)), home);
     }
     assert_ne!(operator.gateway.route_chat(&prompt), home);
-    operator.gateway.engines.insert(home.clone(), page(1));
+    operator.gateway.engines.insert(home.clone(), sleeper(true));
     operator.gateway.run(1_000);
     assert_eq!(operator.ask("GET", &format!("/kvroute/ready?host={home}")).status, 200);
     let back = (0..30).filter(|&n| operator.gateway.route_chat(&text(100 + n, 2_000)) == home).count();
