@@ -74,7 +74,7 @@ impl Site {
         }
         let addresses = fleet.addresses();
         let endpoints = Endpoints::new(CLUSTER, &addresses[..setup.serving])?;
-        let config = configuration(setup, &addresses, &endpoints)?.with_control(None)?;
+        let config = configuration(setup, &endpoints)?.with_control(None)?;
         let envoy = Envoy::start(&config, &Options::default()).await?;
         let (address, control) = (envoy.listener(KVROUTE).await?, envoy.listener(CONTROL).await?);
         let truth = |place| if place < setup.serving { Truth::Up } else { Truth::Empty };
@@ -170,8 +170,8 @@ impl Site {
     }
 }
 
-fn configuration(setup: &Setup, addresses: &[SocketAddr], endpoints: &Endpoints) -> Result<Config> {
-    let config = Config::quick_start()?.hosts(addresses).endpoints_from(endpoints).with_admin_cluster(ADMIN);
+fn configuration(setup: &Setup, endpoints: &Endpoints) -> Result<Config> {
+    let config = Config::quick_start()?.discovering(ADMIN).endpoints_from(endpoints);
     let config = config.plugin("/routing/prefill_tokens_per_s", json!(setup.engine.prefill_tokens_per_s));
     let set = |config: Config, (key, value): &(&str, Value)| config.plugin(key, value.clone());
     Ok(setup.settings.iter().fold(config, set))
