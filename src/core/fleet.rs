@@ -14,6 +14,7 @@ use super::drains::{Drains, Mark, Marker};
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
 use super::scrape::EngineSample;
+use super::tier::Lookups;
 
 /// A host's number in the fleet; stays its own while it is in the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -59,6 +60,8 @@ pub struct Polled {
     pub expected_lately: f64,
     /// How much of its capacity it keeps prefixes for, by these two.
     pub keeps: Keeps,
+    /// What it looked up in a KV tier outside its own cache.
+    pub lookups: Lookups,
     /// LoRA adapters that it has loaded.
     pub adapters: Adapters,
     /// Whether it sleeps: it takes requests, and lets them hang.
@@ -107,6 +110,7 @@ impl Polled {
             known_requests: (asked.requests.saturating_add(own.begun.saturating_sub(asked.begun) as u32))
                 .saturating_add(told),
             own_sent_tokens: own.sent_tokens,
+            lookups: self.lookups.after(sample.external_prefix_queries, sample.external_prefix_hits),
             adapters: loaded.named(&sample.lora_adapters, sample.max_lora),
             asleep,
             failures: 0,

@@ -14,10 +14,12 @@
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
+//! | what is a prefix worth that only another host has? | [`tier`] |
 //! | where does this request go, and why? | [`route`] |
 //! | what does one worker know, and have in flight? | [`router`] |
 //! | what stands for a prompt that is not in the request? | [`session`] |
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
+//! | is there room for a request of this priority? | [`shed`] |
 //! | how are the hosts, in JSON? | [`status`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
@@ -50,7 +52,9 @@ pub mod router;
 pub mod scrape;
 pub mod session;
 pub mod shadow;
+pub mod shed;
 pub mod snapshot;
 pub mod status;
+pub mod tier;
 pub mod usage;
 pub mod wire;

@@ -13,6 +13,8 @@
 //! so a hotspot sheds what another host would answer sooner and keeps the rest, and affinity is never
 //! switched off for the fleet.
 //!
+//! Where hosts share a KV tier, `u` is less by what the host fetches of that which another computed ([`super::tier`]).
+//!
 //! A request for a LoRA adapter costs `adapter_load_ms` more where the adapter is not loaded, if it is somewhere.
 //!
 //! # Why ties matter
@@ -38,6 +40,7 @@ use super::index::{Index, Liveness, Stamp, HOLDERS};
 use super::life::Life;
 use super::load::{FleetLoad, Freshness, Queue};
 use super::prompt::Unread;
+use super::tier::Fetch;
 
 /// How much of a prompt is taken to be on a host to which another worker has just sent one that begins alike.
 const MARKED: f64 = 0.95;
@@ -75,8 +78,10 @@ pub struct Decision {
     pub reason: Reason,
     /// Prompt bytes that the first is believed to hold.
     pub matched_bytes: u64,
-    /// Tokens that the first must prefill, as far as is known.
+    /// Tokens that the first must prefill, as far as is known; what it fetches counts as it costs.
     pub uncached_tokens: u64,
+    /// What the first is spared of its prefill, in tokens, because it fetches part of the prompt from a shared tier.
+    pub spared_tokens: u64,
     /// Tokens that have entered the first host's cache since it was sent what it holds.
     pub matched_age_tokens: u64,
     /// Whether most of the work is another prompt's that begins alike and was sent a moment ago.
@@ -92,6 +97,7 @@ impl Decision {
     pub fn share(&mut self) {
         self.is_shared = true;
         self.uncached_tokens = unshared(self.uncached_tokens);
+        self.spared_tokens = 0;
     }
 }
 
@@ -329,6 +335,8 @@ struct Candidate<'a> {
     host: &'a Host,
     /// Prompt tokens that it holds.
     matched: f64,
+    /// Tokens that it is spared because others hold them and it fetches them.
+    spared: f64,
     /// Seconds that stand before the request there.
     standing_s: f64,
     cost_s: f64,
@@ -348,13 +356,17 @@ impl Situation<'_> {
         let home = self.home(ask.walk.anchor.filter(|_| self.foreign_share > 0.0));
         let untold = self.untold_home(ask.walk);
         let loading = Loading::of(ask.model, self.eligible(), self.freshness, self.routing.adapter_load_ms);
+        let fetch = Fetch::of(self.routing.tier, self.fleet.hosts().iter());
+        let stored = if fetch.saves_anything() { self.stored(ask) / per_token } else { 0.0 };
         let mut candidates: Vec<Candidate> = Vec::new();
         for host in self.eligible() {
             let mut matched = ask.walk.expected(host.slot, ask.bytes, self.routing.unread_share) / per_token;
             if ask.walk.is_marked(host) {
                 matched = matched.max(MARKED * total);
             }
-            let missing = (total - matched).max(0.0);
+            let lacking = (total - matched).max(0.0);
+            let spared = (stored - matched).max(0.0).min(lacking) * fetch.saved_share(host);
+            let missing = lacking - spared;
             let credit = if home == Some(host.slot) {
                 self.foreign_share * self.routing.home_credit * missing
             } else {
@@ -364,10 +376,11 @@ impl Situation<'_> {
             let queue =
                 if untold == Some(host.slot) { FleetLoad::known_queue(host) } else { self.queue(host) };
             let mut candidate = self.candidate(host, &queue, matched, uncached);
+            candidate.spared = spared;
             candidate.cost_s += loading.seconds(host);
             candidate.pinned = ask.pinned == Some(host.slot);
             candidate.waits =
-                matched >= MOSTLY * total && self.is_worth_waiting(ask.walk, host, total, missing);
+                matched >= MOSTLY * total && self.is_worth_waiting(ask.walk, host, total, lacking);
             candidates.push(candidate);
         }
         let holder = candidates.iter().max_by(|a, b| a.matched.total_cmp(&b.matched)).copied();
@@ -387,7 +400,8 @@ impl Situation<'_> {
             hosts,
             reason,
             matched_bytes: ask.walk.matched(best.host.slot).min(ask.bytes),
-            uncached_tokens: (total - best.matched).max(LEAST_UNCACHED) as u64,
+            uncached_tokens: (total - best.matched - best.spared).max(LEAST_UNCACHED) as u64,
+            spared_tokens: best.spared as u64,
             matched_age_tokens: ask.walk.age_tokens(best.host),
             is_shared: ask.walk.is_marked(best.host),
             cold_mark: ask.walk.anchor.filter(|_| best.matched < MOSTLY * total).map(|block| block.0),
@@ -414,6 +428,7 @@ impl Situation<'_> {
             reason: Reason::Unread(why),
             matched_bytes: 0,
             uncached_tokens: uncached as u64,
+            spared_tokens: 0,
             matched_age_tokens: 0,
             is_shared: false,
             cold_mark: None,
@@ -435,12 +450,22 @@ impl Situation<'_> {
         Candidate {
             host,
             matched,
+            spared: 0.0,
             standing_s,
             cost_s,
             pinned: false,
             waits: false,
             rank: host.own.sent_tokens as f64,
         }
+    }
+
+    /// Prompt bytes that some host of the fleet has computed: what a shared tier can have of it. What is being computed is
+    /// not there yet.
+    fn stored(&self, ask: &Ask) -> f64 {
+        let has = |host: &Host| !ask.walk.is_coming(host);
+        let hosts = self.fleet.hosts().iter().filter(|host| has(host));
+        let expected = |host: &Host| ask.walk.expected(host.slot, ask.bytes, self.routing.unread_share);
+        hosts.map(expected).fold(0.0, f64::max)
     }
 
     /// Whether a request waits for the prefix that a host is computing right now, rather than have it computed a second
@@ -475,6 +500,11 @@ impl Situation<'_> {
         self.behind(&self.queue(host), host, uncached)
     }
 
+    /// Seconds of uncached prefill that stand before a new request on a host.
+    pub fn backlog_s(&self, host: &Host) -> f64 {
+        self.queue(host).prefill_tokens / self.rate(host)
+    }
+
     fn queue(&self, host: &Host) -> Queue {
         self.load.queue(host, self.freshness)
     }
@@ -495,6 +525,7 @@ impl Situation<'_> {
             reason: Reason::NoHosts,
             matched_bytes: 0,
             uncached_tokens: 0,
+            spared_tokens: 0,
             matched_age_tokens: 0,
             is_shared: false,
             cold_mark: None,

@@ -5,7 +5,7 @@
 //! handed the [`Change`]s that it shall apply to the gauges that all workers share.
 
 use super::blocks::BlockHash;
-use super::config::{Config, Learning, Routing};
+use super::config::{Config, Learning, Routing, Shed};
 use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
 use super::index::{Index, Stamp};
@@ -16,6 +16,7 @@ use super::prompt::{Outline, Prompt, Unread, View};
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
 use super::shadow::Shadow;
+use super::shed::Overload;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
 use std::collections::HashMap;
@@ -63,6 +64,8 @@ struct Held {
     is_shared: bool,
     /// 0 once the prefill is over.
     prefill_tokens: u64,
+    /// What is spared of the prefill by fetching: such tokens enter the cache all the same.
+    spared_tokens: u64,
     /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
     /// clock.
     over_at_ms: Option<u64>,
@@ -248,6 +251,11 @@ impl Router {
         self.situation(now_ms).route_unread(why, uncached_tokens)
     }
 
+    /// Whether every host is past one of these bounds.
+    pub fn overload(&self, bounds: &Shed, now_ms: u64) -> Option<Overload> {
+        Overload::of(&self.situation(now_ms), bounds)
+    }
+
     /// What is to be kept of a decision that is not carried out; nothing where it named no host.
     pub fn shadow(&self, decision: &Decision, now_ms: u64) -> Option<Shadow> {
         let chosen = *decision.hosts.first()?;
@@ -301,6 +309,7 @@ impl Router {
             cold_mark: decision.cold_mark,
             is_shared: decision.is_shared,
             prefill_tokens: tokens,
+            spared_tokens: decision.spared_tokens,
             over_at_ms: None,
         };
         self.held.insert(stream, held);
@@ -308,7 +317,7 @@ impl Router {
             slot,
             requests: 1,
             prefill_tokens: tokens as i64,
-            sent_tokens: tokens as i64,
+            sent_tokens: (tokens + decision.spared_tokens) as i64,
             cold: i64::from(decision.reason == Reason::Cold),
             cold_mark: decision.cold_mark,
         }))
@@ -322,6 +331,7 @@ impl Router {
         let tokens = self.tokens(uncached_bytes, prompt);
         let held = self.held.get_mut(&stream).filter(|held| held.prefill_tokens > 0)?;
         let tokens = if held.is_shared { unshared(tokens) } else { tokens };
+        let tokens = tokens.saturating_sub(held.spared_tokens);
         let more = tokens as i64 - held.prefill_tokens as i64;
         held.ahead_tokens = held.ahead_tokens.saturating_add_signed(more);
         held.prefill_tokens = tokens;
@@ -401,7 +411,7 @@ impl Router {
         let held = self.held.get_mut(&stream)?;
         let from = std::mem::replace(&mut held.slot, to);
         let tokens = held.prefill_tokens as i64;
-        let cold_mark = held.cold_mark;
+        let (cold_mark, sent_tokens) = (held.cold_mark, tokens + held.spared_tokens as i64);
         if let Some((prompt, whole)) = prompt {
             for (block, _) in prompt.view(false).keys().chain(prompt.view(true).keys()) {
                 self.index.withdraw(block, from);
@@ -420,7 +430,7 @@ impl Router {
             slot: to,
             requests: 1,
             prefill_tokens: tokens,
-            sent_tokens: tokens,
+            sent_tokens,
             cold_mark,
             ..Change::default()
         };

@@ -4,13 +4,15 @@
 //! leadership forgets neither clocks nor counters.
 
 use super::adapters::{Adapters, MOST_ADAPTERS};
+use super::config::Routing;
 use super::fleet::{Fleet, Part, Polled, Slot};
 use super::learning::Keeps;
 use super::life::Life;
+use super::tier::{Lookups, Tier};
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// What the leader knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +23,8 @@ pub struct Snapshot {
     pub hosts: Vec<Entry>,
     /// Which hosts this gateway fills first.
     pub part: Part,
+    /// How misses are priced where requests are routed.
+    pub tier: Tier,
 }
 
 /// What the leader knows of a host.
@@ -52,7 +56,7 @@ impl Entry {
 
 impl Default for Snapshot {
     fn default() -> Self {
-        Self { foreign_share: 0.0, part: Part::ALL, hosts: Vec::new() }
+        Self { foreign_share: 0.0, part: Part::ALL, tier: Routing::default().tier, hosts: Vec::new() }
     }
 }
 
@@ -131,6 +135,8 @@ impl Snapshot {
         value.f64(self.foreign_share);
         value.u16(self.part.rank);
         value.u16(self.part.of);
+        value.f64(self.tier.hit_ratio.unwrap_or(f64::NAN));
+        value.f64(self.tier.fetch_share);
         value.u16(self.hosts.len() as u16);
         for Entry { slot, address, polled, life, since_ms } in &self.hosts {
             value.u16(slot.0);
@@ -152,6 +158,10 @@ impl Snapshot {
             value.f64(polled.computed_lately);
             value.f64(polled.expected_lately);
             value.f64(polled.keeps.share());
+            value.f64(polled.lookups.queries);
+            value.f64(polled.lookups.hits);
+            value.f64(polled.lookups.queries_lately);
+            value.f64(polled.lookups.hits_lately);
             value.u32(polled.failures);
             value.u8(u8::from(polled.asleep));
             value.u8(polled.adapters.iter().count() as u8);
@@ -165,6 +175,8 @@ impl Snapshot {
         let mut rest = Reader::new(value, VERSION)?;
         let foreign_share = rest.f64()?.clamp(0.0, 1.0);
         let part = Part { rank: rest.u16()?, of: rest.u16()? };
+        let tier =
+            Tier { hit_ratio: Some(rest.f64()?).filter(|ratio| !ratio.is_nan()), fetch_share: rest.f64()? };
         let count = rest.u16()?;
         let mut hosts = Vec::new();
         for _ in 0..count {
@@ -187,13 +199,19 @@ impl Snapshot {
                 computed_lately: rest.f64()?,
                 expected_lately: rest.f64()?,
                 keeps: Keeps::from_share(rest.f64()?),
+                lookups: Lookups {
+                    queries: rest.f64()?,
+                    hits: rest.f64()?,
+                    queries_lately: rest.f64()?,
+                    hits_lately: rest.f64()?,
+                },
                 failures: rest.u32()?,
                 asleep: rest.u8()? != 0,
                 adapters: decode_adapters(&mut rest)?,
             };
             hosts.push(Entry { slot, address, polled, life, since_ms });
         }
-        rest.is_empty().then_some(Self { foreign_share, part, hosts })
+        rest.is_empty().then_some(Self { foreign_share, part, tier, hosts })
     }
 }
 

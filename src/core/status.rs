@@ -4,6 +4,7 @@ use super::drains::{Mark, Marker};
 use super::life::Life;
 use super::load::Freshness;
 use super::snapshot::Entry;
+use super::tier::{self, Tier};
 use std::fmt::Write;
 
 /// Milliseconds after a mark until every worker has seen it, and what they sent before has been counted: a few ticks.
@@ -80,6 +81,9 @@ impl HostStatus {
             let hits = 1.0 - polled.computed_tokens / polled.prompt_tokens;
             let _ = write!(json, ",\"prefix_hit_percent\":{}", (100.0 * hits) as u64);
         }
+        if let Some(ratio) = polled.lookups.hit_ratio(polled.prompt_tokens) {
+            let _ = write!(json, ",\"tier_hit_percent\":{}", (100.0 * ratio) as u64);
+        }
         json.push('}');
         json
     }
@@ -93,8 +97,8 @@ pub struct Leader {
     pub generation: u64,
 }
 
-/// The whole fleet as one JSON object.
-pub fn to_json(hosts: &[HostStatus], leader: Option<Leader>, at: Freshness) -> String {
+/// The whole fleet as one JSON object. `tier` is how misses are priced.
+pub fn to_json(hosts: &[HostStatus], tier: Tier, leader: Option<Leader>, at: Freshness) -> String {
     let known = || hosts.iter().map(|host| &host.entry.polled).filter(|polled| at.is_recent(polled.at_ms));
     let running: f64 = known().map(|polled| polled.running).sum();
     let waiting: f64 = known().map(|polled| polled.waiting).sum();
@@ -108,6 +112,8 @@ pub fn to_json(hosts: &[HostStatus], leader: Option<Leader>, at: Freshness) -> S
     if let Some(Leader { id, generation }) = leader {
         let _ = write!(json, ",\"leader\":\"{id:016x}\",\"generation\":{generation}");
     }
+    let lookups = hosts.iter().map(|host| &host.entry.polled.lookups);
+    let _ = write!(json, ",\"tier\":{}", tier::to_json(tier, lookups));
     json.push_str("}\n");
     json
 }

@@ -105,9 +105,10 @@ impl Listener {
     fn status(&self) -> Answer {
         match self.hosts() {
             Some(hosts) => {
+                let tier = self.shared.snapshot().unwrap_or_default().tier;
                 let lease = self.shared.lease().and_then(|(lease, _)| lease);
                 let leader = lease.map(|lease| Leader { id: lease.holder, generation: lease.generation });
-                (200, JSON, status::to_json(&hosts, leader, self.at()).into_bytes())
+                (200, JSON, status::to_json(&hosts, tier, leader, self.at()).into_bytes())
             }
             None => {
                 (503, TEXT, b"nothing is known: does a filter with this cluster and vm_id route?\n".to_vec())

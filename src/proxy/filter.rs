@@ -7,6 +7,7 @@
 use super::decided::{carry_out, shadow, Decided};
 use super::host::{self, Buffer, Headers};
 use super::reading::Reading;
+use super::shed::{self, Shedding};
 use super::stats::OrCount;
 use super::worker::{now_ms, now_ns, Worker};
 use crate::core::answer;
@@ -15,6 +16,7 @@ use crate::core::config::{Config, Mode};
 use crate::core::prompt::{classify, response_in_path, Api, Method, Outline, Unread};
 use crate::core::route::{Decision, Reason};
 use crate::core::router::Router;
+use crate::core::shed::{priority, Overload};
 use crate::core::usage::Tail;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
@@ -50,6 +52,7 @@ pub struct Filter {
     /// When that was, in milliseconds of the wall clock.
     decided_ms: u64,
     response: Response,
+    shedding: Shedding,
 }
 
 /// Digests of what names the conversation beside its prompt.
@@ -76,17 +79,22 @@ struct Head {
     length: Option<u64>,
     has_body: bool,
     named: Named,
+    /// How important it is, where requests are shed by that.
+    priority: i64,
 }
 
 impl HttpContext for Filter {
     fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
         let head = self.read_head(end_of_stream);
-        self.named = head.named;
         self.mode = self.draw_mode();
         if self.mode == Mode::Off {
             self.worker.borrow().stats.off.add(1);
             return Action::Continue;
         }
+        if self.sheds(&head) {
+            return Action::Pause;
+        }
+        self.named = head.named;
         let api = match head.kind {
             Ok(api) if self.mode == Mode::Shadow || self.worker.borrow().may_hold() => api,
             Ok(_) => return self.pass(Unread::NotHeld, head.has_body),
@@ -101,6 +109,9 @@ impl HttpContext for Filter {
     }
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        if let Some(action) = self.shed_at(end_of_stream) {
+            return action;
+        }
         if self.is_held() {
             self.worker.borrow_mut().body_came();
             self.held_bytes = self.held_bytes.saturating_add(size);
@@ -121,6 +132,9 @@ impl HttpContext for Filter {
     }
 
     fn on_http_request_trailers(&mut self, _count: usize) -> Action {
+        if let Some(action) = self.shed_at(true) {
+            return action;
+        }
         self.end_body();
         Action::Continue
     }
@@ -177,6 +191,7 @@ impl Filter {
             decided: None,
             decided_ms: 0,
             response: Response::default(),
+            shedding: Shedding::No,
         }
     }
 
@@ -212,6 +227,7 @@ impl Filter {
                 length: None,
                 has_body: !end_of_stream,
                 named: Named::default(),
+                priority: 0,
             };
         };
         let mut request = Method {
@@ -224,7 +240,12 @@ impl Filter {
         };
         let mut length = None;
         let mut session = None;
+        let priority_header = self.config.shed.as_ref().map(|shed| shed.priority_header.as_bytes());
+        let mut stated = None;
         for (name, value) in headers.iter() {
+            if priority_header == Some(name) {
+                stated.get_or_insert(priority(value));
+            }
             match name {
                 b":method" => request.method = value,
                 b":path" => request.path = value,
@@ -243,7 +264,58 @@ impl Filter {
             }
         }
         let named = Named { session, response: response_in_path(request.path) };
-        Head { kind: classify(&request, &self.config.prompt.paths), length, has_body: !end_of_stream, named }
+        let kind = classify(&request, &self.config.prompt.paths);
+        Head { kind, length, has_body: !end_of_stream, named, priority: stated.unwrap_or(0) }
+    }
+
+    /// Turns a request away if no host has room for one as unimportant. Answers whether it is, now or at its end.
+    fn sheds(&mut self, head: &Head) -> bool {
+        let Some(overload) = self.overload(head) else { return false };
+        if self.mode == Mode::Shadow {
+            self.worker.borrow().stats.shadow_shed.add(1);
+            return false;
+        }
+        let is_short =
+            head.length.is_some_and(|bytes| bytes <= self.config.prompt.hold_bytes.min(SMALL_BUFFER) as u64);
+        if is_short && self.worker.borrow().holding_works() {
+            self.shedding = Shedding::AtEnd(overload);
+            return true;
+        }
+        self.turn_away(overload)
+    }
+
+    /// Whether a request finds no room. One without a body asks for nothing to be computed, and an upgrade is no request.
+    fn overload(&self, head: &Head) -> Option<Overload> {
+        let bounds = self.config.shed.as_ref().filter(|bounds| head.priority < bounds.below_priority)?;
+        if !head.has_body || head.kind == Err(Unread::Upgrade) {
+            return None;
+        }
+        let now_ns = now_ns();
+        let mut worker = self.worker.borrow_mut();
+        worker.look_at_gauges(now_ns);
+        worker.router.overload(bounds, now_ns / 1_000_000)
+    }
+
+    fn turn_away(&mut self, overload: Overload) -> bool {
+        let is_answered = shed::answer(overload, &self.config).is_some();
+        self.shedding = if is_answered { Shedding::Answered } else { Shedding::No };
+        self.worker.borrow().stats.shed.add(u64::from(is_answered));
+        is_answered
+    }
+
+    /// More has come of a request that is turned away. Nothing if it is not.
+    fn shed_at(&mut self, end: bool) -> Option<Action> {
+        match self.shedding {
+            Shedding::No => None,
+            Shedding::AtEnd(overload) if end => Some(if self.turn_away(overload) {
+                Action::Pause
+            } else {
+                // Where Envoy refuses to answer, some host must.
+                self.pass(Unread::NotHeld, true)
+            }),
+            Shedding::AtEnd(_) => Some(Action::StopIterationAndWatermark),
+            Shedding::Answered => Some(Action::Pause),
+        }
     }
 
     /// Sends a request on whose prompt is not known: by what names its conversation, or by load.

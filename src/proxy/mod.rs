@@ -32,6 +32,7 @@ mod reading;
 mod root;
 mod shadow;
 mod shared;
+mod shed;
 mod stats;
 mod stream;
 mod worker;

@@ -77,6 +77,8 @@ impl Poller {
         });
         let part = part.unwrap_or(leading.snapshot.part);
         leading.news |= std::mem::replace(&mut leading.snapshot.part, part) != part;
+        let tier = config.routing.tier;
+        leading.news |= std::mem::replace(&mut leading.snapshot.tier, tier) != tier;
         worker.audit(now_ms);
         leading.poll_due(worker, config, now_ms);
         leading.settle_lives(worker, now_ms);

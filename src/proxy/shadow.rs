@@ -43,7 +43,7 @@ impl Shadow {
         stats.matched_bytes.add(matched(got));
         let uncached_tokens =
             reading.map_or(self.decision.uncached_tokens, |_| tokens(bytes.saturating_sub(matched(got))));
-        let placed = Decision { hosts: vec![got], uncached_tokens, ..self.decision };
+        let placed = Decision { hosts: vec![got], uncached_tokens, spared_tokens: 0, ..self.decision };
         let change = worker.router.commit(stream, &placed, now_ms);
         worker.apply(change);
     }

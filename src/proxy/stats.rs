@@ -160,6 +160,10 @@ pub struct Stats {
     pub spill_avoided_ms: Counter,
     /// Requests left alone.
     pub off: Counter,
+    /// Requests turned away because no host had room for one as unimportant.
+    pub shed: Counter,
+    /// Requests in shadow mode that would have been.
+    pub shadow_shed: Counter,
     /// Requests that were decided, went by Envoy's own policy, and were answered.
     pub shadow_requests: Counter,
     /// Of these, requests that went where they would have been sent.
@@ -223,6 +227,8 @@ impl Stats {
             spill_forgone_tokens: Counter::new("spill_forgone_tokens"),
             spill_avoided_ms: Counter::new("spill_avoided_ms"),
             off: Counter::new("requests_off"),
+            shed: Counter::new("requests_shed"),
+            shadow_shed: Counter::new("shadow_shed"),
             shadow_requests: Counter::new("shadow_requests"),
             shadow_agreed: Counter::new("shadow_agreed"),
             shadow_saved_tokens: Counter::new("shadow_saved_tokens"),
@@ -287,6 +293,8 @@ impl Stats {
             &self.spill_forgone_tokens,
             &self.spill_avoided_ms,
             &self.off,
+            &self.shed,
+            &self.shadow_shed,
             &self.shadow_requests,
             &self.shadow_agreed,
             &self.shadow_saved_tokens,

@@ -300,6 +300,11 @@ impl Worker {
         self.holding != Holding::GivenUp
     }
 
+    /// Whether request bodies are known to come while headers are held.
+    pub fn holding_works(&self) -> bool {
+        self.holding == Holding::Works
+    }
+
     /// A request's headers are being held.
     pub fn held(&mut self, stream: u32) {
         if self.holding != Holding::Works {

@@ -9,6 +9,7 @@ use kvroute::core::index::Stamp;
 use kvroute::core::journal::{read_bulletin, Bulletin, Holding, Inbox, Outbox, Placement};
 use kvroute::core::roster::Roster;
 use kvroute::core::snapshot::Snapshot;
+use kvroute::core::tier::{Lookups, Tier};
 
 fn bulletin(worker: u64) -> Bulletin {
     let holdings = vec![Holding { slot: Slot(3), requests: 7, prefill_tokens: 9_000 }];
@@ -119,11 +120,13 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         expected_lately: 15.0,
         keeps: kvroute::core::learning::Keeps::from_share(0.75),
         own_sent_tokens: 12,
+        lookups: Lookups { queries: 19.0, hits: 20.0, queries_lately: 21.0, hits_lately: 22.0 },
         adapters: Adapters::from_digests([16, 17, 18].into_iter()),
         asleep: true,
         failures: 13,
     };
-    let mut snapshot = Snapshot { foreign_share: 0.5, ..Snapshot::default() };
+    let tier = Tier { hit_ratio: Some(0.25), fetch_share: 0.75 };
+    let mut snapshot = Snapshot { foreign_share: 0.5, tier, ..Snapshot::default() };
     snapshot.put(Slot(4), "[::1]:8000", polled);
     snapshot.put(Slot(0), "10.0.0.1:8000", Polled { failures: 1, ..polled });
     assert_eq!(Snapshot::decode(&snapshot.encode()), Some(snapshot.clone()));

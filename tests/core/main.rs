@@ -31,8 +31,10 @@ mod prompt;
 mod readme;
 mod route;
 mod router;
+mod shed;
 mod status;
 mod support;
+mod tier;
 mod usage;
 
 #[cfg(not(target_arch = "wasm32"))]

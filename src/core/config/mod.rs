@@ -12,6 +12,7 @@ mod peers;
 mod prompt;
 mod protobuf;
 mod routing;
+mod shed;
 
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
@@ -19,6 +20,7 @@ pub use pattern::Pattern;
 pub use peers::{Peers, Secret};
 pub use prompt::{Prompt, Session, ToolsPlace};
 pub use routing::Routing;
+pub use shed::Shed;
 
 use serde_json::{Map, Value};
 use std::fmt;
@@ -60,6 +62,8 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
+    /// Past which bounds unimportant requests are turned away; nothing if none ever are.
+    pub shed: Option<Shed>,
     /// The exchange with other gateways, if there is one. For [`Config::control`], what its requests must prove.
     pub peers: Option<Peers>,
 }
@@ -139,6 +143,7 @@ impl Config {
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
+            shed: Shed::take(&mut section, "shed")?,
         };
         section.finish()?;
         Ok(config)

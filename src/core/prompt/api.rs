@@ -118,7 +118,8 @@ pub fn response_in_path(path: &[u8]) -> Option<u64> {
     (!id.is_empty()).then(|| text_digest(id))
 }
 
-fn api_of(path: &[u8], more: &[(String, Api)]) -> Result<Api, Unread> {
+/// Which body to expect at a path, which may have a query, or why none is read. `more` as in [`classify`].
+pub fn api_of(path: &[u8], more: &[(String, Api)]) -> Result<Api, Unread> {
     let path = without_query(path);
     let path = path.strip_suffix(b"/").unwrap_or(path);
     if let Some((_, api)) = more.iter().find(|(end, _)| path.ends_with(end.as_bytes())) {

@@ -40,7 +40,7 @@ mod parts;
 mod sections;
 mod value;
 
-pub use api::{classify, paths_without_reuse, response_in_path, Api, Method};
+pub use api::{api_of, classify, paths_without_reuse, response_in_path, Api, Method};
 pub use chain::deeper;
 pub use value::text_digest;
 

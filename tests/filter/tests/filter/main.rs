@@ -21,3 +21,5 @@ mod regret;
 mod sanitising;
 mod sessions;
 mod shadow;
+mod shed;
+mod tier;
