@@ -49,7 +49,7 @@ pub fn draw(
     svg.area(&asked.points(&rates), asked.bottom(), "#3b6fd4");
     svg.path(&asked.points(&rates), "#3b6fd4", "");
 
-    let replicas = panel(asked.bottom() + 48.0, 130.0, fixed as f64 + 1.0);
+    let replicas = panel(asked.bottom() + 48.0, 130.0, engines(all).max(fixed) as f64 + 1.0);
     replicas.draw(&mut svg, "engines, those that load or drain among them");
     svg.path(&replicas.points(&[(0.0, fixed as f64), (seconds, fixed as f64)]), "#9ca3af", "6 4");
     for series in all {
@@ -64,4 +64,9 @@ pub fn draw(
     }
     ttft.draw_time(&mut svg, "seconds");
     svg.save(path)
+}
+
+/// The most engines that any of them had.
+fn engines(all: &[Series]) -> usize {
+    all.iter().flat_map(|series| &series.replicas).map(|(_, engines)| *engines as usize).max().unwrap_or(0)
 }

@@ -4,25 +4,27 @@
 use crate::curves::{self, Series};
 use crate::scaler::{self, Bounds, History, Signal};
 use anyhow::{ensure, Result};
+use fleet::EngineOptions;
 use gateway::life::run::{engine, known};
 use gateway::life::site::{Setup, Site, Truth};
 use gateway::life::traffic::{self, Curve};
 use gateway::life::watch::{self, Sample};
 use gateway::progress::Progress;
 use gateway::quantiles::Quantiles;
+use gateway::workload::plan::Shape;
 use gateway::workload::replay::{Record, Replay};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Engines at the peak; the fixed fleet has as many all day.
-const MOST: usize = 6;
+/// Never more engines: half as many again as the peak needs.
+const MOST: usize = 8;
 
 /// Engines at night.
 const LEAST: usize = 1;
 
-/// A minute of loading, at the pace of this day; see [`SAID`].
+/// For how long engines load. In life it is more, and so is a day: see [`SAID`].
 const LOADING: Duration = Duration::from_secs(4);
 
 /// For how long the highest wish stands: HPA's five minutes would be a third of this day.
@@ -37,12 +39,15 @@ const MOST_TURNS: usize = 4;
 /// More than all engines and their queues ever have: the client holds nothing back.
 const MOST_IN_FLIGHT: usize = 2_000;
 
+/// Three seconds of an answer.
+const ANSWER_TOKENS: u32 = 150;
+
 /// The width of what time to first token is shown over.
 const BIN_S: f64 = 6.0;
 
 /// What is true of these runs, and not of a day.
 const SAID: &str =
-    "A day of load in two and a half minutes. Engines load for 4 s, wishes to go down wait for 15 s; the \
+    "A day of load in 160 seconds. Engines load for 4 s, wishes to go down wait for 15 s; the \
     engines themselves and kvroute run in real time.";
 
 /// A fleet over a day.
@@ -52,19 +57,18 @@ pub struct Day {
     history: History,
 }
 
+/// An engine that serves five requests a second, sixteen at a time. As with a real one, its GPU looks busy with the first of
+/// them.
+fn batching() -> EngineOptions {
+    EngineOptions { max_num_seqs: 16, tokens_per_chunk: 8, ..engine() }
+}
+
 /// Requests a second from midnight to midnight.
 fn curve() -> Curve {
-    Curve::new(&[
-        (0.0, 1.5),
-        (20.0, 1.5),
-        (55.0, 15.0),
-        (70.0, 15.0),
-        (85.0, 9.0),
-        (100.0, 14.0),
-        (112.0, 14.0),
-        (135.0, 1.5),
-        (150.0, 1.5),
-    ])
+    let points =
+        [(0.0, 1.5), (10.0, 1.5), (45.0, 18.0), (58.0, 18.0), (70.0, 11.0), (82.0, 17.0), (92.0, 17.0)];
+    let night = [(112.0, 1.5), (160.0, 1.5)];
+    Curve::new(&[&points[..], &night[..]].concat())
 }
 
 impl Day {
@@ -80,14 +84,15 @@ impl Day {
         let setup = Setup {
             places: MOST,
             serving: LEAST,
-            engine: engine(),
+            engine: batching(),
             loading: LOADING,
             settings: vec![("/signals", signals)],
         };
         let site = Arc::new(Site::start(&setup).await?);
         known(&site, LEAST).await?;
         let curve = curve();
-        let plan = Arc::new(traffic::plan(&traffic::chats(), &curve));
+        let chats = Shape { answer_tokens: ANSWER_TOKENS, ..traffic::chats() };
+        let plan = Arc::new(traffic::plan(&chats, &curve));
         let replay = Replay::new(&plan, site.address, MOST_IN_FLIGHT);
         let bounds = Bounds { least: LEAST, most: MOST, stabilisation: STABILISATION };
         let end = Duration::from_secs_f64(curve.seconds());
@@ -122,7 +127,12 @@ impl Day {
         replicas.windows(2).map(|pair| pair[0].1 * (pair[1].0 - pair[0].0)).sum()
     }
 
-    /// How long it lasted for the fixed fleet's cost.
+    /// The most engines that it had: a fixed fleet would have as many all the time.
+    fn peak(&self) -> usize {
+        self.replicas().iter().map(|(_, engines)| *engines as usize).max().unwrap_or(0)
+    }
+
+    /// How long it lasted.
     fn seconds(&self) -> f64 {
         self.samples.last().map_or(0.0, |sample| sample.at.as_secs_f64())
     }
@@ -147,7 +157,7 @@ impl Day {
 
     /// Whether the closed loop did what it is for.
     fn is_good(&self) -> bool {
-        let fixed = MOST as f64 * self.seconds();
+        let fixed = self.peak() as f64 * self.seconds();
         self.failures() == 0
             && self.history.undrained == 0
             && self.ttft().at(0.95) <= TTFT_P95
@@ -155,8 +165,8 @@ impl Day {
             && self.history.turns() <= MOST_TURNS
     }
 
-    fn print(&self, name: &str) {
-        let (spent, fixed) = (self.replica_seconds(), MOST as f64 * self.seconds());
+    fn print(&self, name: &str, fixed: usize) {
+        let (spent, fixed) = (self.replica_seconds(), fixed as f64 * self.seconds());
         println!(
             "  {name:<32} {:>8} {:>7} {:>11.2} {:>11.2} {:>9.0} {:>8.0} % {:>6}",
             self.records.len(),
@@ -194,13 +204,14 @@ fn print_head(title: &str) {
 pub fn show_loop(day: &Day, out: &Path) -> Result<bool> {
     let path = out.join("loop.svg");
     let title = "A fleet that kvroute's signals scale through a day";
-    curves::draw(&path, title, SAID, &curve(), MOST, &[day.series(Signal::Queue)])?;
+    curves::draw(&path, title, SAID, &curve(), day.peak(), &[day.series(Signal::Queue)])?;
     print_head("The closed loop");
-    day.print(Signal::Queue.name());
+    day.print(Signal::Queue.name(), day.peak());
     println!(
-        "  bounds: TTFT p95 {:.0} s, fewer replica seconds than {MOST} engines all day ({:.0}), {MOST_TURNS} turns, no failure",
+        "  bounds: TTFT p95 {:.0} s, fewer replica seconds than {} engines all day ({:.0}), {MOST_TURNS} turns, no failure",
         TTFT_P95.as_secs_f64(),
-        MOST as f64 * day.seconds(),
+        day.peak(),
+        day.peak() as f64 * day.seconds(),
     );
     println!("  figure: {}\n", path.display());
     Ok(day.is_good())
@@ -211,10 +222,10 @@ pub fn show_both(queue: &Day, gpu: &Day, out: &Path) -> Result<()> {
     let path = out.join("queue-or-gpu.svg");
     let title = "The same day, scaled by the queue and by how busy the GPUs look";
     let series = [queue.series(Signal::Queue), gpu.series(Signal::Utilisation)];
-    curves::draw(&path, title, SAID, &curve(), MOST, &series)?;
+    curves::draw(&path, title, SAID, &curve(), queue.peak(), &series)?;
     print_head("Queue or GPU utilisation");
-    queue.print(Signal::Queue.name());
-    gpu.print(Signal::Utilisation.name());
+    queue.print(Signal::Queue.name(), queue.peak());
+    gpu.print(Signal::Utilisation.name(), queue.peak());
     println!("  figure: {}\n", path.display());
     Ok(())
 }

@@ -81,7 +81,9 @@ pub async fn scale(site: &Arc<Site>, signal: Signal, bounds: Bounds, end: Durati
         for place in empty(site).into_iter().take(wanted.saturating_sub(current)) {
             site.launch(place).await?;
         }
-        for place in cheapest(site).into_iter().take(current.saturating_sub(wanted)) {
+        let spare = current.saturating_sub(wanted);
+        let going = if spare > 0 { cheapest(site).await } else { Vec::new() };
+        for place in going.into_iter().take(spare) {
             site.leave(place);
             let site = Arc::clone(site);
             leaving.spawn(async move { site.drain(place, DRAINED_WITHIN).await });
@@ -131,13 +133,16 @@ fn empty(site: &Site) -> Vec<usize> {
     (0..site.places()).filter(|place| site.truth(*place) == Truth::Empty).collect()
 }
 
-/// Engines in the order in which they can best be spared: those that do not serve yet, then those with the least to do.
-fn cheapest(site: &Site) -> Vec<usize> {
-    let mut places = staying(site);
-    let load = |place: &usize| {
-        let engine = site.engine(*place);
-        (site.truth(*place) == Truth::Up, engine.running() + engine.waiting())
+/// Engines in the order in which they can best be spared: those that do not serve yet, then by `deletion_cost` of
+/// `GET /kvroute/status`.
+async fn cheapest(site: &Site) -> Vec<usize> {
+    let status = site.control.status().await.unwrap_or_default();
+    let cost = |place: usize| {
+        let address = site.engine(place).address().to_string();
+        let mut hosts = status["hosts"].as_array().into_iter().flatten();
+        hosts.find(|host| host["host"] == address).and_then(|host| host["deletion_cost"].as_i64())
     };
-    places.sort_by_key(load);
+    let mut places = staying(site);
+    places.sort_by_cached_key(|place| (site.truth(*place) == Truth::Up, cost(*place)));
     places
 }
