@@ -21,6 +21,8 @@
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
 //! | is there room for a request of this priority? | [`shed`] |
 //! | how are the hosts, in JSON? | [`status`] |
+//! | how long is the fleet's queue, and how many replicas would it take? | [`signals`] |
+//! | how is a number written without the library's floats? | [`decimal`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
 //! | what do workers tell each other? | [`journal`] |
 //! | what do gateways tell each other? | [`peers`] |
@@ -36,6 +38,7 @@ pub mod audit;
 pub mod blocks;
 pub mod bytes;
 pub mod config;
+pub mod decimal;
 pub mod drains;
 pub mod fleet;
 pub mod gateways;
@@ -53,6 +56,7 @@ pub mod scrape;
 pub mod session;
 pub mod shadow;
 pub mod shed;
+pub mod signals;
 pub mod snapshot;
 pub mod status;
 pub mod tier;

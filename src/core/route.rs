@@ -490,7 +490,7 @@ impl Situation<'_> {
     }
 
     /// Tokens a second that a host prefills. What was observed while others' work could not be seen says little.
-    fn rate(&self, host: &Host) -> f64 {
+    pub fn rate(&self, host: &Host) -> f64 {
         let speed = if self.foreign_share < LITTLE_FOREIGN { host.speed } else { 1.0 };
         self.routing.prefill_tokens_per_s * speed
     }

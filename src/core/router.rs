@@ -17,6 +17,7 @@ use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
 use super::shadow::Shadow;
 use super::shed::Overload;
+use super::signals::Reading;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
 use std::collections::HashMap;
@@ -269,6 +270,11 @@ impl Router {
     /// Tokens of so many bytes of a prompt.
     pub fn tokens(&self, bytes: u64, prompt: &impl Outline) -> u64 {
         (bytes as f64 / self.bytes_a_token(prompt)) as u64
+    }
+
+    /// The fleet's queue at this moment.
+    pub fn reading(&self, now_ms: u64) -> Reading {
+        Reading::of(&self.situation(now_ms))
     }
 
     /// Whether the stream counts on a host.

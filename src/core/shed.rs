@@ -15,7 +15,7 @@ use super::route::Situation;
 
 /// Seconds after which everybody may come again: by then an estimate says nothing any more, and an autoscaler's new
 /// host is there.
-const LONGEST_RETRY_S: u32 = 60;
+const LONGEST_RETRY_S: u64 = 60;
 
 /// The bound that a host is past; what the reason header and logs say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Overload {
     /// What the host with the least backlog is past.
     pub bound: Bound,
     /// Seconds until that backlog is worked off; from 1 to 60.
-    pub retry_after_s: u32,
+    pub retry_after_s: u64,
 }
 
 impl Overload {
@@ -66,7 +66,7 @@ impl Overload {
         }
         least.map(|(backlog_s, bound)| Self {
             bound,
-            retry_after_s: (backlog_s.ceil() as u32).clamp(1, LONGEST_RETRY_S),
+            retry_after_s: (backlog_s.ceil() as u64).clamp(1, LONGEST_RETRY_S),
         })
     }
 
@@ -124,7 +124,17 @@ impl Shape {
     }
 }
 
-/// The priority that a header's value states. What is no integer states none, so 0.
+/// The priority that a header's value states. What is no integer of up to nine digits states none, so 0.
+// By hand: the library's way is 600 bytes of wasm more.
 pub fn priority(value: &[u8]) -> i64 {
-    std::str::from_utf8(value.trim_ascii()).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    let value = value.trim_ascii();
+    let (sign, digits) = match value.split_first() {
+        Some((b'-', digits)) => (-1, digits),
+        Some((b'+', digits)) => (1, digits),
+        _ => (1, value),
+    };
+    if digits.len() > 9 || !digits.iter().all(u8::is_ascii_digit) {
+        return 0;
+    }
+    sign * digits.iter().fold(0, |number, digit| 10 * number + i64::from(digit & 15))
 }

@@ -82,12 +82,7 @@ pub struct Fetch {
 impl Fetch {
     /// For these hosts.
     pub fn of<'a>(tier: Tier, hosts: impl Iterator<Item = &'a Host>) -> Self {
-        let (mut queries, mut hits) = (0.0, 0.0);
-        for host in hosts {
-            queries += host.polled.lookups.queries_lately;
-            hits += host.polled.lookups.hits_lately;
-        }
-        let of_all = if queries >= LEAST_TOKENS { (hits / queries).min(1.0) } else { 0.0 };
+        let of_all = of_all(hosts.map(|host| &host.polled.lookups)).unwrap_or(0.0);
         Self { tier, of_all }
     }
 
@@ -103,14 +98,19 @@ impl Fetch {
     }
 }
 
-/// What fetching does to affinity, and why, as a JSON object. `lookups` are those of all hosts.
-pub fn to_json<'a>(tier: Tier, lookups: impl Iterator<Item = &'a Lookups>) -> String {
+/// The hit ratio of all hosts together, if they have looked enough up.
+fn of_all<'a>(lookups: impl Iterator<Item = &'a Lookups>) -> Option<f64> {
     let (mut queries, mut hits) = (0.0, 0.0);
     for host in lookups {
         queries += host.queries_lately;
         hits += host.hits_lately;
     }
-    let measured = (queries >= LEAST_TOKENS).then(|| (hits / queries).min(1.0));
+    (queries >= LEAST_TOKENS).then(|| (hits / queries).min(1.0))
+}
+
+/// What fetching does to affinity, and why, as a JSON object. `lookups` are those of all hosts.
+pub fn to_json<'a>(tier: Tier, lookups: impl Iterator<Item = &'a Lookups>) -> String {
+    let measured = of_all(lookups);
     let ratio = tier.hit_ratio.or(measured).unwrap_or(0.0);
     let saved = ratio * (1.0 - tier.fetch_share);
     let why = match (tier.hit_ratio, measured) {
@@ -120,13 +120,15 @@ pub fn to_json<'a>(tier: Tier, lookups: impl Iterator<Item = &'a Lookups>) -> St
         (None, Some(_)) => "full: engines find next to nothing in a shared tier",
         (None, None) => "full: no engine has looked for much in a shared tier",
     };
-    let percent = |share: f64| (100.0 * share).round() as u64;
     let mut json = format!("{{\"affinity\":\"{why}\"");
-    if let Some(measured) = measured {
-        let _ = write!(json, ",\"measured_hit_percent\":{}", percent(measured));
+    let (ratio, fetch_cost, saved) = (Some(ratio), Some(tier.fetch_share), Some(saved));
+    for (name, share) in
+        [("measured_hit", measured), ("hit", ratio), ("fetch_cost", fetch_cost), ("saved", saved)]
+    {
+        if let Some(share) = share {
+            let _ = write!(json, ",\"{name}_percent\":{}", (100.0 * share).round() as u64);
+        }
     }
-    let (ratio, saved) = (percent(ratio), percent(saved));
-    let _ = write!(json, ",\"hit_percent\":{ratio},\"fetch_cost_percent\":{}", percent(tier.fetch_share));
-    let _ = write!(json, ",\"saved_percent_of_a_miss\":{saved}}}");
+    json.push('}');
     json
 }

@@ -76,6 +76,7 @@ impl Listener {
         let (path, query) = split_at(&target, b'?');
         match (method.as_slice(), path) {
             (b"GET", b"/kvroute/status") => self.status(),
+            (b"GET", b"/kvroute/signals") => self.signals(),
             (b"GET", b"/kvroute/ready") => self.for_host(query, |host| self.is_ready(host)),
             (b"GET", b"/kvroute/drain") => self.for_host(query, |host| self.one(host)),
             (b"POST", b"/kvroute/drain") => self.for_host(query, |host| {
@@ -85,7 +86,9 @@ impl Listener {
             (b"POST", b"/kvroute/undrain") => self.for_host(query, |host| {
                 self.change(host, "is no longer to drain", |drains| drains.unmark(host))
             }),
-            (_, b"/kvroute/status" | b"/kvroute/ready") => (405, ("allow", "GET"), Vec::new()),
+            (_, b"/kvroute/status" | b"/kvroute/signals" | b"/kvroute/ready") => {
+                (405, ("allow", "GET"), Vec::new())
+            }
             (_, b"/kvroute/undrain") => (405, ("allow", "POST"), Vec::new()),
             (_, b"/kvroute/drain") => (405, ("allow", "GET, POST"), Vec::new()),
             _ => (404, TEXT, b"no such path\n".to_vec()),
@@ -110,10 +113,14 @@ impl Listener {
                 let leader = lease.map(|lease| Leader { id: lease.holder, generation: lease.generation });
                 (200, JSON, status::to_json(&hosts, tier, leader, self.at()).into_bytes())
             }
-            None => {
-                (503, TEXT, b"nothing is known: does a filter with this cluster and vm_id route?\n".to_vec())
-            }
+            None => unknown(),
         }
+    }
+
+    fn signals(&self) -> Answer {
+        let Some(signals) = self.shared.signals() else { return unknown() };
+        let hosts = self.shared.snapshot().unwrap_or_default().hosts;
+        (200, JSON, signals.to_json(&hosts, self.at()).into_bytes())
     }
 
     /// Answers about the host that a query names, as `host=10.0.0.1:8000`.
@@ -184,6 +191,11 @@ impl Listener {
         let requests = u32::try_from(now.requests.max(0)).unwrap_or(u32::MAX);
         Holding { slot, requests, prefill_tokens: now.prefill_tokens.max(0) as u64 }
     }
+}
+
+/// No leader has published anything.
+fn unknown() -> Answer {
+    (503, TEXT, b"nothing is known: does a filter with this cluster and vm_id route?\n".to_vec())
 }
 
 /// What stands before and behind the first `mark`.

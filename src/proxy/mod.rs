@@ -10,6 +10,7 @@
 //! | what is learned of a request that Envoy's own policy sends on? | `shadow` |
 //! | how are the engines polled? | `poller` |
 //! | how do gateways learn of each other's placements and load? | `peers` |
+//! | what are those told who scale the fleet? | `signals` |
 //! | what does a gateway answer on its control listener? | `control` |
 //! | what does this VM know of a cluster? | `worker` |
 //! | what lies in shared data, under which keys? | `shared` |
@@ -33,6 +34,7 @@ mod root;
 mod shadow;
 mod shared;
 mod shed;
+mod signals;
 mod stats;
 mod stream;
 mod worker;

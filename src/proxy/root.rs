@@ -10,6 +10,7 @@ use super::filter::Filter;
 use super::host::{self, Buffer};
 use super::peers::Peers;
 use super::poller::Poller;
+use super::signals::Publisher;
 use super::stats::OrCount;
 use super::stream::Stream;
 use super::worker::{now_ms, Worker};
@@ -35,7 +36,13 @@ pub struct Root {
 /// What a configuration makes of a root.
 enum Loaded {
     /// It routes requests.
-    Routing { config: Rc<Config>, worker: Rc<RefCell<Worker>>, poller: Poller, peers: Peers },
+    Routing {
+        config: Rc<Config>,
+        worker: Rc<RefCell<Worker>>,
+        poller: Poller,
+        peers: Peers,
+        signals: Box<Publisher>,
+    },
     /// It answers on a control listener. It knows no hosts and never ticks.
     Control(Rc<Listener>),
 }
@@ -50,8 +57,9 @@ impl RootContext for Root {
             }
             Ok(config) => {
                 let (worker, poller) = (Worker::of(&config), Poller::new(&bytes));
+                let signals = Box::new(Publisher::new(&mut worker.borrow_mut(), &config, now_ms()));
                 let (config, peers) = (Rc::new(config), Peers::default());
-                self.loaded = Some(Loaded::Routing { config, worker, poller, peers });
+                self.loaded = Some(Loaded::Routing { config, worker, poller, peers, signals });
                 host::set_tick_period(Duration::from_millis(TICK_MS)).or_count().is_some()
             }
             Err(refusal) => {
@@ -62,7 +70,7 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        let Some(Loaded::Routing { config, worker, poller, peers }) = &mut self.loaded else {
+        let Some(Loaded::Routing { config, worker, poller, peers, signals }) = &mut self.loaded else {
             return;
         };
         let now_ms = now_ms();
@@ -71,6 +79,7 @@ impl RootContext for Root {
             worker.tick(now_ms, TICK_MS);
             poller.tick(&mut worker, config, peers.part(config), now_ms);
             peers.tick(&mut worker, config, poller.leads(), now_ms);
+            signals.tick(&mut worker, config, poller.leads(), now_ms);
             let mut stuck = worker.stuck(now_ms);
             stuck.append(&mut worker.stalled(now_ms));
             stuck
@@ -96,7 +105,7 @@ impl RootContext for Root {
 
 impl Context for Root {
     fn on_http_call_response(&mut self, token: u32, _headers: usize, body_size: usize, _trailers: usize) {
-        if let Some(Loaded::Routing { config, worker, poller, peers }) = &mut self.loaded {
+        if let Some(Loaded::Routing { config, worker, poller, peers, .. }) = &mut self.loaded {
             let (worker, now_ms) = (&mut worker.borrow_mut(), now_ms());
             poller.answered(worker, config, token, body_size, now_ms);
             peers.answered(worker, token, body_size, now_ms);

@@ -13,6 +13,7 @@
 //! | `kvroute/1/gateway` | the number of this process among gateways |
 //! | `kvroute/1/peers/<cluster>` | what this gateway tells others |
 //! | `kvroute/1/drains/<cluster>` | which hosts are marked to go |
+//! | `kvroute/1/signals/<cluster>` | how long the queue is, and how many replicas it would take |
 //! | `kvroute/1/heard/<cluster>` | what others told this gateway, for its workers |
 //!
 //! Istio gives all wasm plugins one namespace: hence the prefix. The 1 is the layout's version: shared data
@@ -23,6 +24,7 @@ use super::stats::OrCount;
 use crate::core::drains::Drains;
 use crate::core::journal::read_bulletin;
 use crate::core::roster::Roster;
+use crate::core::signals::Signals;
 use crate::core::snapshot::Snapshot;
 use crate::core::wire::{Reader, Writer};
 
@@ -56,6 +58,7 @@ pub struct Shared {
     journal: String,
     heard: String,
     drains: String,
+    signals: String,
 }
 
 impl Shared {
@@ -69,6 +72,7 @@ impl Shared {
             journal: format!("kvroute/1/peers/{cluster}"),
             heard: format!("kvroute/1/heard/{cluster}"),
             drains: format!("kvroute/1/drains/{cluster}"),
+            signals: format!("kvroute/1/signals/{cluster}"),
         }
     }
 
@@ -142,6 +146,16 @@ impl Shared {
             }
         }
         None
+    }
+
+    /// The signals, if any worker has published them.
+    pub fn signals(&self) -> Option<Signals> {
+        Signals::decode(&read(&self.signals)?.0)
+    }
+
+    /// Publishes the signals. Only the leader does, once there are any.
+    pub fn publish_signals(&self, signals: &Signals) {
+        host::set_shared(&self.signals, &signals.encode(), None).or_count();
     }
 
     /// The snapshot, if there is one.

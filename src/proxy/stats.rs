@@ -1,7 +1,7 @@
 //! Which metrics are there? Every name that is ever defined is defined here.
 //!
 //! Envoy never forgets a metric, so their number is bounded: a fixed list, and for each host slot
-//! ([`crate::core::config::MAX_HOSTS`] at most) five, seven with peers. A name is the same metric in every worker.
+//! ([`crate::core::config::MAX_HOSTS`] at most) eight, ten with peers. A name is the same metric in every worker.
 
 use super::host::{self, MetricKind, Refused};
 use crate::core::audit::InFlight;
@@ -10,6 +10,7 @@ use crate::core::prompt::Unread;
 use crate::core::route::{Decision, Reason};
 use crate::core::router::Change;
 use crate::core::scrape::ScrapeError;
+use crate::core::signals::{Signals, GAUGES};
 use std::cell::Cell;
 use std::fmt;
 
@@ -318,6 +319,29 @@ impl Stats {
     }
 }
 
+/// The gauges of the queue signals: set by the leader, for whoever scales the fleet.
+#[derive(Debug)]
+pub struct SignalGauges {
+    ids: Vec<Option<u32>>,
+}
+
+impl SignalGauges {
+    /// Defines all of them, or finds them defined.
+    pub fn new() -> Self {
+        let gauge = |name| define(MetricKind::Gauge, format_args!("kvroute_signals_{name}"));
+        Self { ids: GAUGES.into_iter().map(gauge).collect() }
+    }
+
+    /// Tells what is known.
+    pub fn set(&self, signals: &Signals, now_ms: u64) {
+        for (id, value) in self.ids.iter().zip(signals.gauges(now_ms)) {
+            if let Some(id) = id {
+                record(*id, (value + 0.5) as u64);
+            }
+        }
+    }
+}
+
 /// The gauges of all slots: what the proxy has on each host, summed over its workers by Envoy.
 #[derive(Debug, Default)]
 pub struct SlotGauges {
@@ -338,6 +362,14 @@ struct SlotGauge {
     /// Sent tokens that Envoy has not been told of yet.
     pending_tokens: i64,
     peers: Option<PeerGauge>,
+    load: Option<LoadGauge>,
+}
+
+/// What an engine said of its queue: set by the leader.
+#[derive(Debug, Clone)]
+struct LoadGauge {
+    waiting: Option<u32>,
+    running: Option<u32>,
 }
 
 /// What other gateways have on a host: set by the leader, read by every worker.
@@ -370,7 +402,15 @@ impl SlotGauge {
             cold_mark: gauge(MetricKind::Gauge, slot, "cold_mark"),
             pending_tokens: 0,
             peers: None,
+            load: None,
         }
+    }
+
+    fn load(&mut self, slot: Slot) -> &LoadGauge {
+        self.load.get_or_insert_with(|| LoadGauge {
+            waiting: gauge(MetricKind::Gauge, slot, "waiting_requests"),
+            running: gauge(MetricKind::Gauge, slot, "running_requests"),
+        })
     }
 
     fn peers(&mut self, slot: Slot) -> &PeerGauge {
@@ -462,6 +502,24 @@ impl SlotGauges {
         let Some(gauge) = self.of(slot) else { return InFlight::default() };
         let read = |id| read(id).unwrap_or(0) as i64;
         InFlight { requests: read(gauge.requests), prefill_tokens: read(gauge.prefill_tokens) }
+    }
+
+    /// Makes sure that a host's gauges of its engine's queue are there before anything is known of it.
+    pub fn define_load(&mut self, slot: Slot) {
+        self.of(slot).map(|gauge| gauge.load(slot));
+    }
+
+    /// Tells how many requests wait and run at a host's engine. Only the leader does.
+    pub fn set_load(&mut self, slot: Slot, waiting: f64, running: f64) {
+        let Some(LoadGauge { waiting: waits, running: runs }) = self.of(slot).map(|gauge| gauge.load(slot))
+        else {
+            return;
+        };
+        for (id, value) in [(waits, waiting), (runs, running)] {
+            if let Some(id) = id {
+                record(*id, value as u64);
+            }
+        }
     }
 
     /// Says whether there are peers. When there are none any more, what they had in flight falls to zero.

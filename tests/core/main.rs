@@ -32,6 +32,7 @@ mod readme;
 mod route;
 mod router;
 mod shed;
+mod signals;
 mod status;
 mod support;
 mod tier;

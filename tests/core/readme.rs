@@ -1,8 +1,11 @@
 //! The README says what the code does.
 
 use super::test;
+use kvroute::core::config::Signals as Config;
+use kvroute::core::load::Freshness;
 use kvroute::core::prompt::keys::{self, Use};
 use kvroute::core::prompt::{paths_without_reuse, Api};
+use kvroute::core::signals::{Signals, GAUGES};
 
 const README: &str = include_str!("../../README.md");
 
@@ -58,5 +61,22 @@ fn what_it_says_is_ignored_is_ignored() {
         for key in &ignored {
             assert!(keys::of(api).all(|(known, _)| known != *key), "{key} in {api:?}");
         }
+    }
+}
+
+#[test]
+fn every_queue_signal_is_explained() {
+    let from = README.find("## Scale by the queue").expect("the section");
+    let section = README[from..].split("\n## ").next().expect("its text");
+    for gauge in GAUGES {
+        assert!(section.contains(&format!("`{gauge}`")), "{gauge} is not in the section");
+        let named = [format!("`kvroute_signals_{gauge}`"), format!("`_{gauge}`")];
+        assert!(named.iter().any(|name| README.contains(name)), "{gauge} is not in the table of metrics");
+    }
+    let said =
+        Signals::begin(Config::default(), 1, 0).to_json(&[], Freshness { now_ms: 0, stale_after_ms: 1 });
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    for field in said.as_object().expect("an object").keys() {
+        assert!(section.contains(&format!("`{field}")), "{field} is not in the section");
     }
 }

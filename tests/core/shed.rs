@@ -132,6 +132,9 @@ fn a_priority_is_an_integer_and_nothing_else_is() {
         ("1.5", 0),
         ("1e3", 0),
         ("99999999999999999999", 0),
+        ("999999999", 999_999_999),
+        ("-", 0),
+        ("--1", 0),
     ] {
         assert_eq!(priority(value.as_bytes()), wanted, "{value:?}");
     }

@@ -13,6 +13,7 @@ mod prompt;
 mod protobuf;
 mod routing;
 mod shed;
+mod signals;
 
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
@@ -21,7 +22,9 @@ pub use peers::{Peers, Secret};
 pub use prompt::{Prompt, Session, ToolsPlace};
 pub use routing::Routing;
 pub use shed::Shed;
+pub use signals::Signals;
 
+use super::decimal::shown;
 use serde_json::{Map, Value};
 use std::fmt;
 
@@ -64,6 +67,8 @@ pub struct Config {
     pub learning: Learning,
     /// Past which bounds unimportant requests are turned away; nothing if none ever are.
     pub shed: Option<Shed>,
+    /// What is wanted of the fleet's size.
+    pub signals: Signals,
     /// The exchange with other gateways, if there is one. For [`Config::control`], what its requests must prove.
     pub peers: Option<Peers>,
 }
@@ -144,6 +149,7 @@ impl Config {
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
             shed: Shed::take(&mut section, "shed")?,
+            signals: Signals::take(section.section("signals")?)?,
         };
         section.finish()?;
         Ok(config)
@@ -384,18 +390,6 @@ pub fn is_envoy_address(text: &str) -> bool {
 fn is_header_name(text: &str) -> bool {
     let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     !text.is_empty() && text.bytes().all(valid)
-}
-
-/// A number for a message, to thousandths: the libraries' ways to print a float are 15 KiB of wasm and more.
-fn shown(number: f64) -> String {
-    if number.is_nan() || number.abs() >= 1e12 {
-        return "a number beyond all bounds".to_owned();
-    }
-    let sign = if number < 0.0 { "-" } else { "" };
-    let thousandths = (number.abs() * 1_000.0).round() as u64;
-    let (whole, rest) = (thousandths / 1_000, thousandths % 1_000);
-    let text = format!("{sign}{whole}.{rest:03}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn kind(value: &Value) -> &'static str {

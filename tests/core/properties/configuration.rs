@@ -29,6 +29,9 @@ fn makes_sense(config: &Config) {
     assert!(config.poll.stale_after_ms >= config.poll.interval_ms && config.poll.interval_ms >= 50);
     assert!(config.mode.on >= 0.0 && config.mode.shadow >= 0.0);
     assert!(config.mode.on + config.mode.shadow < 100.001);
+    let signals = &config.signals;
+    assert!(1 <= signals.min_replicas && signals.min_replicas <= signals.most() && signals.window_s >= 1);
+    assert!(signals.waiting_per_replica > 0.0 && signals.backlog_s > 0.0 && signals.knee_share > 0.0);
     assert!(config.routing.prefill_tokens_per_s >= 1.0 && config.routing.capacity_tokens >= 1_000);
 }
 

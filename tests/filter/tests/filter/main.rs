@@ -22,4 +22,5 @@ mod sanitising;
 mod sessions;
 mod shadow;
 mod shed;
+mod signals;
 mod tier;

@@ -308,7 +308,7 @@ impl Policy for Kvroute {
         if gateway.workers[0].router.fleet().host(slot).is_none() {
             return;
         }
-        let known = gateway.snapshot.polled(slot, &address).copied().unwrap_or_default();
+        let known = gateway.snapshot.entry(slot, &address).map(|entry| entry.polled).unwrap_or_default();
         let sample = sample.map(|sample| self.setup.without.leaves(sample));
         let polled = match &sample {
             Some(sample) => {
