@@ -66,8 +66,8 @@ fn batching() -> EngineOptions {
 /// Requests a second from midnight to midnight.
 fn curve() -> Curve {
     let points =
-        [(0.0, 1.5), (10.0, 1.5), (45.0, 18.0), (58.0, 18.0), (70.0, 11.0), (82.0, 17.0), (92.0, 17.0)];
-    let night = [(112.0, 1.5), (160.0, 1.5)];
+        [(0.0, 1.5), (8.0, 1.5), (58.0, 18.0), (68.0, 18.0), (80.0, 12.0), (90.0, 17.0), (98.0, 17.0)];
+    let night = [(120.0, 1.5), (160.0, 1.5)];
     Curve::new(&[&points[..], &night[..]].concat())
 }
 
@@ -80,6 +80,8 @@ impl Day {
             "min_replicas": LEAST,
             "max_replicas": MOST,
             "window_s": STABILISATION.as_secs(),
+            // Lower than usual: the load rises tenfold within a minute.
+            "waiting_per_replica": 2,
         });
         let setup = Setup {
             places: MOST,
