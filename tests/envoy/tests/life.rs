@@ -30,7 +30,7 @@ async fn no_request_fails_that_could_have_been_saved_while_engines_come_break_an
         match event.beat {
             Beat::Launch => assert!(until(20.0).contains("ready"), "{} is used: {:?}", place, until(20.0)),
             Beat::Crash | Beat::Hang | Beat::Restart => {
-                let said = until(14.0);
+                let said = until(if event.beat == Beat::Hang { 17.0 } else { 6.0 });
                 assert!(said.iter().any(|life| *life != "ready"), "{}: {said:?}", event.words());
             }
             Beat::Drain => assert!(until(4.0).contains("draining"), "{:?}", until(4.0)),

@@ -87,9 +87,9 @@ impl Plot {
             (20.0, 4, Launch),
             (26.0, 1, Remove),
             (32.0, 2, Hang),
-            (46.0, 2, Restart),
-            (52.0, 3, Restart),
-            (62.0, 0, Drain),
+            (50.0, 2, Restart),
+            (58.0, 3, Restart),
+            (68.0, 0, Drain),
         ];
         Self {
             setup: Setup {
@@ -99,7 +99,7 @@ impl Plot {
                 loading: Duration::from_secs(5),
                 settings,
             },
-            curve: Curve::new(&[(0.0, 4.0), (4.0, 4.0), (10.0, 7.0), (56.0, 7.0), (62.0, 4.0), (68.0, 4.0)]),
+            curve: Curve::new(&[(0.0, 4.0), (4.0, 4.0), (10.0, 7.0), (62.0, 7.0), (66.0, 4.0), (74.0, 4.0)]),
             events: events.map(|(at_s, place, beat)| Event::new(at_s, place, beat)).to_vec(),
         }
     }

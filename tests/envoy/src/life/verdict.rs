@@ -7,8 +7,9 @@ use crate::workload::replay::{Failure, Record};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// For how long requests may still be sent to an engine that hangs. It looks well, and long prefills are silent too.
-pub const UNNOTICED: Duration = Duration::from_secs(10);
+/// For how long requests may still be sent to an engine that hangs: kvroute's `failure.wedged_after_ms` of 10 s, and what it
+/// takes to see it and to tell all workers. It looks well, and a long prefill is silent too.
+pub const UNNOTICED: Duration = Duration::from_secs(12);
 
 /// From the end of a process until its last client knows: loopback, and a busy machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);

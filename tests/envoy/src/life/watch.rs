@@ -10,6 +10,9 @@ use tokio::time::{timeout_at, Instant};
 /// Between two looks.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
+/// What utilisation is measured over.
+pub const UTILISATION_WINDOW: Duration = Duration::from_secs(5);
+
 /// One look.
 #[derive(Debug, Clone)]
 pub struct Sample {
@@ -32,6 +35,8 @@ pub struct Sample {
 pub struct Place {
     /// How it really is.
     pub truth: Truth,
+    /// How busy its GPU looks, 0 to 1, if its engine is at work.
+    pub utilisation: Option<f64>,
     /// What kvroute thinks of it: life and reason. `None` if it knows no such host.
     pub life: Option<(String, String)>,
 }

@@ -14,6 +14,8 @@ pub struct Series {
     pub colour: &'static str,
     /// Engines over time, in seconds.
     pub replicas: Vec<(f64, f64)>,
+    /// How busy the GPUs of those at work looked, on average, in percent.
+    pub busy: Vec<(f64, f64)>,
     /// 95th percentiles over time, in seconds.
     pub ttft: Vec<(f64, f64)>,
 }
@@ -31,7 +33,7 @@ pub fn draw(
     svg.title((24.0, 34.0), title);
     svg.text((24.0, 55.0), Anchor::Start, 13, GREY, subtitle);
     let mut entries: Vec<_> = all.iter().map(|series| (series.name, series.colour)).collect();
-    entries.push(("a fixed fleet of the peak's size", "#9ca3af"));
+    entries.push(("a fixed fleet", "#9ca3af"));
     svg.legend((24.0, 82.0), &entries);
 
     let seconds = load.seconds();
@@ -56,8 +58,14 @@ pub fn draw(
         svg.path(&replicas.steps(&series.replicas), series.colour, "");
     }
 
+    let busy = panel(replicas.bottom() + 48.0, 80.0, 100.0);
+    busy.draw(&mut svg, "GPU utilisation, mean of the engines at work, percent");
+    for series in all {
+        svg.path(&busy.points(&series.busy), series.colour, "");
+    }
+
     let slowest = all.iter().flat_map(|series| &series.ttft).map(|point| point.1).fold(1.0, f64::max);
-    let ttft = panel(replicas.bottom() + 48.0, 130.0, (slowest * 1.1).ceil());
+    let ttft = panel(busy.bottom() + 48.0, 130.0, (slowest * 1.1).ceil());
     ttft.draw(&mut svg, "time to first token, 95th percentile, seconds");
     for series in all {
         svg.path(&ttft.points(&series.ttft), series.colour, "");

@@ -149,12 +149,20 @@ impl Day {
         (0..bins).map(|bin| (BIN_S * (bin as f64 + 0.5), inside(bin).at(0.95).as_secs_f64())).collect()
     }
 
+    fn busy(&self) -> Vec<(f64, f64)> {
+        let mean = |sample: &Sample| {
+            let up: Vec<f64> = sample.places.iter().filter_map(|place| place.utilisation).collect();
+            100.0 * up.iter().sum::<f64>() / up.len().max(1) as f64
+        };
+        self.samples.iter().map(|sample| (sample.at.as_secs_f64(), mean(sample))).collect()
+    }
+
     fn series(&self, signal: Signal) -> Series {
         let (name, colour) = match signal {
             Signal::Queue => ("by kvroute's desired replicas", "#1f7a4d"),
             Signal::Utilisation => ("by GPU utilisation", "#d9792b"),
         };
-        Series { name, colour, replicas: self.replicas(), ttft: self.ttft_over_time() }
+        Series { name, colour, replicas: self.replicas(), busy: self.busy(), ttft: self.ttft_over_time() }
     }
 
     /// Whether the closed loop did what it is for.

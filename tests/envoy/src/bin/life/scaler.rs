@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 use gateway::life::site::{Site, Truth};
+use gateway::life::watch::UTILISATION_WINDOW;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +21,6 @@ const TARGET_UTILISATION: f64 = 0.8;
 
 /// HPA leaves the replicas as they are within this of the target.
 const TOLERANCE: f64 = 0.1;
-
-/// What utilisation is measured over.
-const UTILISATION_WINDOW: Duration = Duration::from_secs(5);
 
 /// What an autoscaler follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -144,7 +144,8 @@ impl Panel {
     /// Its frame, values at the left, and what they are.
     pub fn draw(&self, svg: &mut Svg, what: &str) {
         svg.text((self.left, self.top - 9.0), Anchor::Start, 13, INK, what);
-        let step = nice(self.most / 4.0);
+        let lines = (self.height / 26.0).min(5.0);
+        let step = nice(self.most / lines);
         let mut value = 0.0;
         while value <= self.most * 1.001 {
             let y = self.y(value);
