@@ -65,7 +65,10 @@ async fn look(site: &Site, start: Instant) -> Sample {
         let mut hosts = status["hosts"].as_array().into_iter().flatten();
         let host = hosts.find(|host| host["host"] == address);
         let word = |host: &Value, key: &str| host[key].as_str().unwrap_or_default().to_owned();
-        Place { truth: site.truth(place), life: host.map(|host| (word(host, "life"), word(host, "reason"))) }
+        let truth = site.truth(place);
+        let busy = || site.engine(place).utilisation(UTILISATION_WINDOW);
+        let life = host.map(|host| (word(host, "life"), word(host, "reason")));
+        Place { truth, utilisation: (truth == Truth::Up).then(busy), life }
     });
     Sample {
         at,
