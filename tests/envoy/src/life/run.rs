@@ -1,7 +1,7 @@
 //! One run: requests come as a curve says, things happen as a story says, and what became of it is kept.
 
 use super::site::{Setup, Site};
-use super::story::{self, Beat, Event};
+use super::story::{self, Beat, Event, Played};
 use super::traffic::{self, Curve};
 use super::verdict::Verdicts;
 use super::watch::{self, Sample};
@@ -112,9 +112,10 @@ impl Plot {
         let replay = Replay::new(&plan, site.address, MOST_IN_FLIGHT);
         let mut samples = Vec::new();
         let all = async { tokio::join!(replay.run(), story::play(&site, &self.events, tell)) };
-        let (records, undrained) = watch::during(&site, &mut samples, all).await;
-        let verdicts = Verdicts::new(&site, &self.events, &records);
-        Ok(Outcome { samples, records, verdicts, undrained: undrained? })
+        let (records, played) = watch::during(&site, &mut samples, all).await;
+        let Played { events, undrained } = played?;
+        let verdicts = Verdicts::new(&site, &events, &records);
+        Ok(Outcome { samples, records, verdicts, undrained })
     }
 }
 

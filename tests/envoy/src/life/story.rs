@@ -63,10 +63,18 @@ pub fn name(place: usize) -> String {
     format!("engine {}", place + 1)
 }
 
-/// Lets all of it happen; `tell` hears of each event as it comes. Ends when the last engine that was to go is gone;
-/// returns the places that did not get empty in time.
-pub async fn play(site: &Arc<Site>, events: &[Event], tell: impl Fn(&Event)) -> Result<Vec<usize>> {
-    let start = Instant::now();
+/// What has happened.
+#[derive(Debug, Clone, Default)]
+pub struct Played {
+    /// The events, at the times when each was done: a busy machine is late.
+    pub events: Vec<Event>,
+    /// Places that were to drain and did not get empty in time.
+    pub undrained: Vec<usize>,
+}
+
+/// Lets all of it happen; `tell` hears of each event as it comes. Ends when the last engine that was to go is gone.
+pub async fn play(site: &Arc<Site>, events: &[Event], tell: impl Fn(&Event)) -> Result<Played> {
+    let (start, mut played) = (Instant::now(), Played::default());
     let mut drains = JoinSet::new();
     for event in events {
         tokio::time::sleep_until(start + Duration::from_secs_f64(event.at_s)).await;
@@ -83,12 +91,12 @@ pub async fn play(site: &Arc<Site>, events: &[Event], tell: impl Fn(&Event)) -> 
                 drains.spawn(async move { (place, site.drain(place, DRAINED_WITHIN).await) });
             }
         }
+        played.events.push(Event { at_s: start.elapsed().as_secs_f64(), ..*event });
     }
-    let mut late = Vec::new();
     for (place, drained) in drains.join_all().await {
         if !drained? {
-            late.push(place);
+            played.undrained.push(place);
         }
     }
-    Ok(late)
+    Ok(played)
 }

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// takes to see it and to tell all workers. It looks well, and a long prefill is silent too.
 pub const UNNOTICED: Duration = Duration::from_secs(12);
 
+/// How long before the end of a process is on record its streams may already be cut.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// From the end of a process until its last client knows: loopback, and a busy machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
@@ -70,9 +73,7 @@ impl Incident {
     fn excuses(&self, record: &Record) -> bool {
         let failed = record.sent + record.elapsed;
         let was_cut = matches!(record.failure, Some(Failure::Cut(_)));
-        // The story's clock and that of the requests start within milliseconds of each other.
-        let by_its_end =
-            failed + Duration::from_millis(100) >= self.ended && failed <= self.ended + TOLD_WITHIN;
+        let by_its_end = failed + ENDING >= self.ended && failed <= self.ended + TOLD_WITHIN;
         was_cut && record.engine == self.engine.to_string() && record.sent <= self.excused_until && by_its_end
     }
 }
