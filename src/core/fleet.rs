@@ -4,15 +4,17 @@
 //! every table and metric name. What is known of it comes from three sources, kept apart because they
 //! fail apart: what its engine said when last polled ([`Polled`], from the leader's snapshot), what this
 //! proxy has under way on it ([`Own`], exact and immediate, summed over workers by Envoy's gauges), and
-//! how its last requests ended ([`Health`], this worker's own experience).
+//! how its last requests ended ([`Health`], which the workers tell each other).
 //!
 //! Unknown is not zero and not full: a host without a fresh answer is judged by [`Own`] and by the mean of
 //! the others ([`super::load`]).
 
 use super::adapters::Adapters;
 use super::drains::{Drains, Mark, Marker};
+use super::health::Health;
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
+use super::life::Life;
 use super::scrape::EngineSample;
 use super::tier::Lookups;
 
@@ -68,6 +70,12 @@ pub struct Polled {
     pub asleep: bool,
     /// Polls that failed since the last good one.
     pub failures: u32,
+    /// Its counters of steps and of prompt and generated tokens, added up: whoever computes moves it.
+    pub moves: f64,
+    /// When that had last moved, in milliseconds of the wall clock; 0 if it counts none of them.
+    pub moved_ms: u64,
+    /// Whether it counts its steps.
+    pub counts_steps: bool,
 }
 
 impl Polled {
@@ -89,6 +97,8 @@ impl Polled {
         // Sleep drops what is in the cache, as a restart does.
         let restarted = self.is_restart(prompt_tokens, started_s) || (self.asleep && !asleep);
         let loaded = if restarted { Adapters::default() } else { self.adapters };
+        let moves = moves(sample);
+        let has_moved = moves.is_some_and(|moves| self.moved_ms == 0 || moves != self.moves);
         let (entered, counted_tokens) = if self.at_ms == 0 {
             (0, counted)
         } else if restarted {
@@ -114,6 +124,9 @@ impl Polled {
             adapters: loaded.named(&sample.lora_adapters, sample.max_lora),
             asleep,
             failures: 0,
+            moves: moves.unwrap_or(self.moves),
+            moved_ms: if has_moved { now_ms } else { self.moved_ms },
+            counts_steps: sample.iterations.is_some(),
             ..*self
         }
         .compared(self, sample, own, restarted)
@@ -165,6 +178,13 @@ fn entered_tokens(sample: &EngineSample) -> Option<f64> {
     Some(prompt - hits + sample.generation_tokens.unwrap_or(0.0))
 }
 
+/// All that an engine counts up while it computes; `None` if it counts nothing.
+fn moves(sample: &EngineSample) -> Option<f64> {
+    let counters = [sample.iterations, sample.prompt_tokens, sample.generation_tokens];
+    let told = || counters.into_iter().flatten();
+    told().next().map(|_| told().sum())
+}
+
 /// What this proxy has on a host, all workers together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Own {
@@ -211,58 +231,6 @@ impl Part {
     }
 }
 
-/// How a host's last requests ended, as this worker saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Health {
-    failures: u32,
-    suspect_until_ms: u64,
-}
-
-/// Failures in a row after which a host is suspect. One or two happen to good hosts (a keep-alive
-/// connection closed under a request).
-const SUSPECT_AFTER: u32 = 3;
-
-/// The first back-off of a suspect host; doubles with each further failure.
-const FIRST_BACK_OFF_MS: u64 = 1_000;
-
-/// The longest back-off: a host that returns is tried again within this time.
-const LONGEST_BACK_OFF_MS: u64 = 10_000;
-
-impl Health {
-    /// A request got an answer that is not the host's fault (4xx included).
-    pub fn succeeded(&mut self) {
-        *self = Self::default();
-    }
-
-    /// A request failed on the host: no connection, reset, or 5xx.
-    pub fn failed(&mut self, now_ms: u64) {
-        self.failures = self.failures.saturating_add(1);
-        if let Some(doublings) = self.failures.checked_sub(SUSPECT_AFTER) {
-            let back_off = FIRST_BACK_OFF_MS << doublings.min(10);
-            self.suspect_until_ms = now_ms + back_off.min(LONGEST_BACK_OFF_MS);
-        }
-    }
-
-    /// Whether the host is left out. When the back-off is over one request tries it: until that one
-    /// has ended ([`Health::probing`]), the others still stay away.
-    pub fn is_suspect(&self, now_ms: u64) -> bool {
-        // No back-off is longer: a clock that was set back must not make one.
-        now_ms < self.suspect_until_ms && self.suspect_until_ms - now_ms <= LONGEST_BACK_OFF_MS
-    }
-
-    /// When the back-off ends, in milliseconds of the wall clock.
-    pub fn suspect_until_ms(&self) -> u64 {
-        self.suspect_until_ms
-    }
-
-    /// A request goes to a host whose back-off is over: nobody else follows until its outcome is known.
-    pub fn probing(&mut self, now_ms: u64) {
-        if self.failures >= SUSPECT_AFTER {
-            self.suspect_until_ms = now_ms + FIRST_BACK_OFF_MS;
-        }
-    }
-}
-
 /// One host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Host {
@@ -288,8 +256,14 @@ pub struct Host {
     pub turn: u16,
     /// How its last requests ended.
     pub health: Health,
+    /// When it last gave a byte of an answer to any worker, in milliseconds of the wall clock and to a tick.
+    pub byte_ms: u64,
+    /// Whether it has given one to this worker since the last tick.
+    pub gave: bool,
     /// Its mark, if it is to go.
     pub marked: Option<Mark>,
+    /// Whether what it holds does not count, because new requests go elsewhere and will for a while.
+    is_away: bool,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
     /// the past fades, and for a host that joins set so that it begins with as many as the others have.
     cold_since: Option<i64>,
@@ -367,7 +341,10 @@ impl Fleet {
                 told_keeps: None,
                 turn: 0,
                 health: Health::default(),
+                byte_ms: 0,
+                gave: false,
                 marked: None,
+                is_away: false,
                 cold_since: None,
             }));
         }
@@ -389,9 +366,10 @@ impl Fleet {
     }
 
     /// Begins to count cold prompts on hosts that are new, and halves all counts once they are large. To be called
-    /// when [`Own`] has been read.
+    /// when [`Own`] has been read. Hosts that are away are counted as if they had their share: they shall neither look
+    /// like ones that lag behind when they return, nor make the others look ahead.
     pub fn settle_cold(&mut self) {
-        let counted = || self.hosts.iter().filter(|host| host.cold_since.is_some());
+        let counted = || self.hosts.iter().filter(|host| host.cold_since.is_some() && !host.is_away);
         let hosts = (counted().count() as i64).max(1);
         let mean = counted().map(Host::cold_lately).sum::<i64>() / hosts;
         for host in &mut self.hosts {
@@ -400,6 +378,22 @@ impl Fleet {
             if mean > COLD_HALVED_AT {
                 *since += lately / 2;
             }
+            if host.is_away {
+                *since = host.own.cold_placed as i64 - mean;
+            }
+        }
+    }
+
+    /// Sees who is away: what such hosts hold shall not steer requests that go elsewhere anyway. A prompt that only they
+    /// hold is new to the others, and gets a new home as new prompts do; so do all that begin like it. What they hold is
+    /// not forgotten, and counts again when they are back. Not so for suspect ones, which are back within seconds, and
+    /// not where nobody is left. To be called when anything has changed that [`Life`] is told from.
+    pub fn settle_away(&mut self) {
+        // At the end of time no back-off lasts.
+        let is_away = |host: &Host| Life::of(host, u64::MAX).resort() != Some(0);
+        let somebody_is_there = self.hosts.iter().any(|host| !is_away(host));
+        for host in &mut self.hosts {
+            host.is_away = somebody_is_there && is_away(host);
         }
     }
 
@@ -410,6 +404,7 @@ impl Fleet {
             let always = is_configured.then_some(Mark { since_ms: 0, by: Marker::Configuration });
             host.marked = always.or_else(|| drains.of(&host.address));
         }
+        self.settle_away();
     }
 
     /// Compares the hosts' paces.
@@ -462,6 +457,10 @@ impl Fleet {
 
 impl Liveness for Fleet {
     fn holds(&self, slot: Slot, stamp: Stamp) -> bool {
-        self.host(slot).is_some_and(|host| host.age_tokens(stamp) < host.kept_tokens())
+        self.host(slot).is_some_and(|host| !host.is_away && host.age_tokens(stamp) < host.kept_tokens())
+    }
+
+    fn may_return(&self, slot: Slot, stamp: Stamp) -> bool {
+        self.host(slot).is_some_and(|host| host.is_away && host.age_tokens(stamp) < host.kept_tokens())
     }
 }

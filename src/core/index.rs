@@ -80,6 +80,11 @@ impl Stamp {
 pub trait Liveness {
     /// Whether `slot` may still hold what it was sent at `stamp`.
     fn holds(&self, slot: Slot, stamp: Stamp) -> bool;
+
+    /// Whether it still holds that and may have requests again later, though none now.
+    fn may_return(&self, _slot: Slot, _stamp: Stamp) -> bool {
+        false
+    }
 }
 
 /// The table.
@@ -231,7 +236,7 @@ impl Entry {
     }
 
     fn add(&mut self, slot: Slot, stamp: Stamp, hosts: &impl Liveness) -> bool {
-        let mut free = None;
+        let (mut free, mut unused) = (None, None);
         for (n, (place, old)) in self.slots.iter().zip(&mut self.stamps).enumerate() {
             if *place == slot.0 + 1 {
                 // Worth a new stamp only when the old one would expire noticeably sooner: until then it tells when
@@ -242,11 +247,16 @@ impl Entry {
                 }
                 return is_news;
             }
-            if *place == 0 || !hosts.holds(Slot(*place - 1), Stamp(*old)) {
+            if *place == 0 {
                 free.get_or_insert(n);
+            } else if !hosts.holds(Slot(*place - 1), Stamp(*old)) {
+                // Who may return keeps its place as long as there is another.
+                let place =
+                    if hosts.may_return(Slot(*place - 1), Stamp(*old)) { &mut unused } else { &mut free };
+                place.get_or_insert(n);
             }
         }
-        let Some(n) = free else {
+        let Some(n) = free.or(unused) else {
             self.overflow = true;
             return false;
         };

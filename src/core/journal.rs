@@ -7,12 +7,13 @@
 
 use super::blocks::BlockHash;
 use super::fleet::Slot;
+use super::health::{Seen, Why};
 use super::index::Stamp;
 use super::wire::{Reader, Writer};
 use std::collections::VecDeque;
 
 /// Layout of a worker's value.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Bytes of placements told in one tick: at 20 ticks a second, some 2,000 requests a second and worker.
 const MAX_BATCH: usize = 16 << 10;
@@ -43,7 +44,7 @@ pub struct Holding {
 }
 
 /// The head of a worker's value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bulletin {
     /// Who wrote it: drawn anew by each VM.
     pub worker: u64,
@@ -51,7 +52,14 @@ pub struct Bulletin {
     pub at_ms: u64,
     /// What the worker has in flight: to be taken back from the gauges should it die.
     pub holdings: Vec<Holding>,
+    /// Hosts that gave it a byte lately, and how many milliseconds before.
+    pub bytes: Vec<(Slot, u16)>,
+    /// What it has against hosts, or for them; at most [`MOST_SEEN`].
+    pub seen: Vec<(Slot, Seen)>,
 }
+
+/// Hosts that one worker says something for or against. Where more fail than that it is not the hosts.
+pub const MOST_SEEN: usize = 64;
 
 /// What this worker has to tell.
 #[derive(Debug, Default)]
@@ -109,6 +117,20 @@ impl Outbox {
             value.u16(holding.slot.0);
             value.u32(holding.requests);
             value.u64(holding.prefill_tokens);
+        }
+        value.u16(bulletin.bytes.len() as u16);
+        for (slot, ago_ms) in &bulletin.bytes {
+            value.u16(slot.0);
+            value.u16(*ago_ms);
+        }
+        value.u8(bulletin.seen.len().min(MOST_SEEN) as u8);
+        for (slot, seen) in bulletin.seen.iter().take(MOST_SEEN) {
+            value.u16(slot.0);
+            value.u32(seen.failures);
+            value.u64(seen.failed_ms);
+            value.u64(seen.until_ms);
+            value.u64(seen.good_ms);
+            value.u8(seen.why.code());
         }
         for (number, batch) in &self.batches {
             value.u64(*number);
@@ -176,7 +198,23 @@ fn read_head(value: &[u8]) -> Option<(Bulletin, Reader<'_>)> {
             prefill_tokens: rest.u64()?,
         });
     }
-    Some((Bulletin { worker, at_ms, holdings }, rest))
+    let count = rest.u16()?;
+    let bytes = (0..count).map(|_| Some((Slot(rest.u16()?), rest.u16()?))).collect::<Option<_>>()?;
+    let count = rest.u8()?;
+    let seen = (0..count).map(|_| read_seen(&mut rest)).collect::<Option<_>>()?;
+    Some((Bulletin { worker, at_ms, holdings, bytes, seen }, rest))
+}
+
+fn read_seen(rest: &mut Reader) -> Option<(Slot, Seen)> {
+    let slot = Slot(rest.u16()?);
+    let seen = Seen {
+        failures: rest.u32()?,
+        failed_ms: rest.u64()?,
+        until_ms: rest.u64()?,
+        good_ms: rest.u64()?,
+        why: Why::from_code(rest.u8()?)?,
+    };
+    Some((slot, seen))
 }
 
 fn read_batch(batch: &[u8], placed: &mut impl FnMut(Placement)) -> Option<()> {

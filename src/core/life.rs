@@ -5,7 +5,11 @@
 
 use super::drains::{Mark, Marker};
 use super::fleet::Host;
+use super::health::Why;
 use super::wire::{Reader, Writer};
+
+/// In a shared value, what is held against a suspect host is added to this.
+const SUSPECT: u8 = 128;
 
 /// What a host is fit for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub enum Life {
     Suspect {
         /// Milliseconds of the wall clock.
         until_ms: u64,
+        /// What is held against it.
+        why: Why,
     },
     /// It is marked to go: no new requests, unless there is nobody else.
     Draining(Mark),
@@ -33,7 +39,8 @@ impl Life {
         } else if let Some(mark) = host.marked {
             Self::Draining(mark)
         } else if host.health.is_suspect(now_ms) {
-            Self::Suspect { until_ms: host.health.suspect_until_ms() }
+            let seen = host.health.standing();
+            Self::Suspect { until_ms: seen.until_ms, why: seen.why }
         } else {
             Self::Ready
         }
@@ -54,7 +61,7 @@ impl Life {
     pub fn reason(self) -> &'static str {
         match self {
             Life::Ready => "it serves",
-            Life::Suspect { .. } => "its last requests failed",
+            Life::Suspect { why, .. } => why.as_str(),
             Life::Draining(mark) => mark.by.as_str(),
             Life::Sleeping => "its engine says that it sleeps",
             Life::Gone => "it is not one of the cluster's hosts",
@@ -83,7 +90,7 @@ impl Life {
     pub fn encode(self, value: &mut Writer) {
         let (tag, number) = match self {
             Life::Ready => (0, 0),
-            Life::Suspect { until_ms } => (1, until_ms),
+            Life::Suspect { until_ms, why } => (SUSPECT + why.code(), until_ms),
             Life::Draining(Mark { since_ms, by: Marker::Configuration }) => (2, since_ms),
             Life::Draining(Mark { since_ms, by: Marker::Request }) => (3, since_ms),
             Life::Sleeping => (4, 0),
@@ -99,12 +106,11 @@ impl Life {
         let draining = |by| Life::Draining(Mark { since_ms: number, by });
         Some(match tag {
             0 => Life::Ready,
-            1 => Life::Suspect { until_ms: number },
             2 => draining(Marker::Configuration),
             3 => draining(Marker::Request),
             4 => Life::Sleeping,
             5 => Life::Gone,
-            _ => return None,
+            _ => Life::Suspect { until_ms: number, why: Why::from_code(tag.checked_sub(SUSPECT)?)? },
         })
     }
 }

@@ -9,6 +9,8 @@
 //! | who was sent this block, and may still hold it? | [`index`] |
 //! | which hosts are there, how are they, what do they hold at most? | [`fleet`] |
 //! | which LoRA adapters does a host have loaded? | [`adapters`] |
+//! | do a host's requests fail, and when is it tried again? | [`health`] |
+//! | does a host stand still, though it has work? | [`wedge`] |
 //! | may this host have requests, and if not, why not? | [`life`] |
 //! | which hosts are marked to go? | [`drains`] |
 //! | which slot is which host's? | [`roster`] |
@@ -21,6 +23,7 @@
 //! | what would a decision have saved that was not carried out? | [`shadow`] |
 //! | is there room for a request of this priority? | [`shed`] |
 //! | how are the hosts, in JSON? | [`status`] |
+//! | which host is cheapest to remove? | [`removal`] |
 //! | how long is the fleet's queue, and how many replicas would it take? | [`signals`] |
 //! | how is a number written without the library's floats? | [`decimal`] |
 //! | what does an engine's `/metrics` say? | [`scrape`] |
@@ -42,6 +45,7 @@ pub mod decimal;
 pub mod drains;
 pub mod fleet;
 pub mod gateways;
+pub mod health;
 pub mod index;
 pub mod journal;
 pub mod learning;
@@ -49,6 +53,7 @@ pub mod life;
 pub mod load;
 pub mod peers;
 pub mod prompt;
+pub mod removal;
 pub mod roster;
 pub mod route;
 pub mod router;
@@ -61,4 +66,5 @@ pub mod snapshot;
 pub mod status;
 pub mod tier;
 pub mod usage;
+pub mod wedge;
 pub mod wire;

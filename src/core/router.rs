@@ -8,8 +8,9 @@ use super::blocks::BlockHash;
 use super::config::{Config, Learning, Routing, Shed};
 use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
+use super::health::{Seen, Sign, Why};
 use super::index::{Index, Stamp};
-use super::journal::{Bulletin, Holding, Outbox, Placement};
+use super::journal::{Bulletin, Holding, Outbox, Placement, MOST_SEEN};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
 use super::prompt::{Outline, Prompt, Unread, View};
@@ -20,6 +21,7 @@ use super::shed::Overload;
 use super::signals::Reading;
 use super::snapshot::Snapshot;
 use super::usage::Usage;
+use super::wedge::{Open, Sight};
 use std::collections::HashMap;
 
 /// How fast a mean follows: one part in fifty, so that one odd request moves it by 2 %.
@@ -34,6 +36,10 @@ const FIRST_UNCACHED_TOKENS: f64 = 1_000.0;
 /// Tokens a second at which a prefill is taken to be over when the response cannot show it: half the
 /// usual rate, to be on the safe side.
 const PREFILL_OVER_RATE: f64 = 9_000.0;
+
+/// For how long a worker goes on to tell that a host gave it a byte: with the most workers that there can be, each hears
+/// the others every half second.
+const BYTES_TOLD_MS: u64 = 2_000;
 
 /// What is to be added to the gauges of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,6 +76,8 @@ struct Held {
     /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
     /// clock.
     over_at_ms: Option<u64>,
+    /// Whether an engine computes it, as far as is known: nothing can be said of a request that was not read.
+    computes: bool,
 }
 
 /// How much of a prompt the index knows.
@@ -96,6 +104,7 @@ impl Remembered {
 pub struct Router {
     candidates: usize,
     stale_after_ms: u64,
+    wedged_after_ms: u64,
     routing: Routing,
     fleet: Fleet,
     index: Index,
@@ -114,6 +123,7 @@ impl Router {
         Self {
             candidates: config.candidates,
             stale_after_ms: config.poll.stale_after_ms,
+            wedged_after_ms: config.failure.wedged_after_ms,
             routing: config.routing.clone(),
             fleet: Fleet::default(),
             index: Index::new(config.index.entries),
@@ -131,6 +141,7 @@ impl Router {
     pub fn configure(&mut self, config: &Config, hosts: &[(String, Slot)]) {
         self.candidates = config.candidates;
         self.stale_after_ms = config.poll.stale_after_ms;
+        self.wedged_after_ms = config.failure.wedged_after_ms;
         self.routing = config.routing.clone();
         self.learning = config.learning;
         if !self.index.has_entries(config.index.entries) {
@@ -304,7 +315,7 @@ impl Router {
         }
         let mut ahead = tokens;
         if let Some(host) = self.fleet.host_mut(slot) {
-            host.health.probing(now_ms);
+            host.health.tried_by(stream, now_ms);
             ahead += host.own.prefill_tokens + host.peers.prefill_tokens;
         }
         let held = Held {
@@ -317,6 +328,7 @@ impl Router {
             prefill_tokens: tokens,
             spared_tokens: decision.spared_tokens,
             over_at_ms: None,
+            computes: !matches!(decision.reason, Reason::Unread(_)),
         };
         self.held.insert(stream, held);
         Some(self.apply_change(Change {
@@ -479,6 +491,9 @@ impl Router {
     /// The stream has ended: what it held is released.
     pub fn end(&mut self, stream: u32) -> Option<Change> {
         let held = self.held.remove(&stream)?;
+        if let Some(host) = self.fleet.host_mut(held.slot) {
+            host.health.ended(stream);
+        }
         Some(self.apply_change(Change {
             slot: held.slot,
             requests: -1,
@@ -487,14 +502,127 @@ impl Router {
         }))
     }
 
-    /// A request ended on `slot`: well, or by the host's fault at `failed_at_ms`.
-    pub fn outcome(&mut self, slot: Slot, failed_at_ms: Option<u64>) {
+    /// A host gave a sign of life, at `now_ms`.
+    pub fn worked(&mut self, slot: Slot, sign: Sign, now_ms: u64) {
         if let Some(host) = self.fleet.host_mut(slot) {
-            match failed_at_ms {
-                Some(at_ms) => host.health.failed(at_ms),
-                None => host.health.succeeded(),
+            host.health.answered(sign, now_ms);
+        }
+    }
+
+    /// A request that was sent at `sent_ms` failed by the host's fault.
+    pub fn failed(&mut self, slot: Slot, why: Why, sent_ms: u64, now_ms: u64) {
+        if let Some(host) = self.fleet.host_mut(slot) {
+            host.health.failed(why, sent_ms, now_ms);
+        }
+    }
+
+    /// Whether anything is held against a host: then it matters when exactly it answers.
+    pub fn is_doubted(&self, slot: Slot) -> bool {
+        self.fleet.host(slot).is_some_and(|host| host.health.is_doubted())
+    }
+
+    /// A byte of an answer came that its engine has generated.
+    pub fn gave_byte(&mut self, slot: Slot) {
+        if let Some(host) = self.fleet.host_mut(slot) {
+            host.gave = true;
+        }
+    }
+
+    /// Another worker's bulletin, written at `at_ms`, says when hosts gave it bytes.
+    pub fn hear_bytes(&mut self, bytes: &[(Slot, u16)], at_ms: u64) {
+        for (slot, ago_ms) in bytes {
+            if let Some(host) = self.fleet.host_mut(*slot) {
+                host.byte_ms = host.byte_ms.max(at_ms.saturating_sub(u64::from(*ago_ms)));
             }
         }
+    }
+
+    /// Takes over what all other living workers have against hosts, and for them.
+    pub fn hear_seen(&mut self, seen: &[(Slot, Seen)], now_ms: u64) {
+        for host in self.fleet.hosts_mut() {
+            host.health.forget_others();
+        }
+        for (slot, seen) in seen {
+            if let Some(host) = self.fleet.host_mut(*slot) {
+                host.health.heard_good(seen, now_ms);
+            }
+        }
+        for (slot, seen) in seen {
+            if let Some(host) = self.fleet.host_mut(*slot) {
+                host.health.heard_failures(seen, now_ms);
+            }
+        }
+    }
+
+    /// Looks at a tick who stands still though it has work, and leaves them out; and who moves again. Answers the former.
+    pub fn find_still(&mut self, now_ms: u64) -> Vec<Slot> {
+        for host in self.fleet.hosts_mut() {
+            // What a clock says that has been set back since lies ahead of it.
+            if std::mem::take(&mut host.gave) || host.byte_ms > now_ms {
+                host.byte_ms = now_ms;
+            }
+            let seen = host.health.standing();
+            let has_moved = host.byte_ms.max(host.polled.moved_ms) > seen.failed_ms;
+            if seen.failures > 0 && seen.why == Why::Silent && has_moved {
+                host.health.answered(Sign::Generated, now_ms);
+            }
+        }
+        if self.wedged_after_ms == 0 {
+            return Vec::new();
+        }
+        let still: Vec<Slot> = self
+            .open()
+            .into_iter()
+            .filter(|(slot, open)| self.is_still(*slot, *open, now_ms))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in &still {
+            self.failed(*slot, Why::Silent, now_ms, now_ms);
+        }
+        still
+    }
+
+    /// What this worker has open on each host that engines compute.
+    fn open(&self) -> Vec<(Slot, Open)> {
+        let mut all: Vec<(Slot, Open)> = Vec::new();
+        for held in self.held.values().filter(|held| held.computes) {
+            let streams = held.over_at_ms.is_none() && held.prefill_tokens > 0;
+            let one = Open { since_ms: held.at_ms, ahead_tokens: held.ahead_tokens, streams };
+            match all.iter_mut().find(|(slot, _)| *slot == held.slot) {
+                Some((_, open)) => {
+                    open.since_ms = open.since_ms.min(one.since_ms);
+                    open.ahead_tokens = open.ahead_tokens.max(one.ahead_tokens);
+                    open.streams |= streams;
+                }
+                None => all.push((held.slot, one)),
+            }
+        }
+        all
+    }
+
+    fn is_still(&self, slot: Slot, open: Open, now_ms: u64) -> bool {
+        let Some(host) = self.fleet.host(slot).filter(|host| !host.health.is_suspect(now_ms)) else {
+            return false;
+        };
+        let seen = host.health.standing();
+        let found_out_ms = if seen.failures > 0 && seen.why == Why::Silent { seen.failed_ms } else { 0 };
+        let sight = Sight {
+            open,
+            polled: &host.polled,
+            heard_ms: host.byte_ms.max(found_out_ms),
+            queued_tokens: host.own.prefill_tokens.saturating_add(host.peers.prefill_tokens),
+            pace: host.pace.rate(),
+            usual_pace: self.routing.prefill_tokens_per_s,
+        };
+        sight.is_still(self.wedged_after_ms, now_ms) && self.others_go_on(slot, sight.quiet_since_ms())
+    }
+
+    /// Whether another host has given a byte or made a step since, or none has anything to do: where all stand still, it
+    /// is not the hosts.
+    fn others_go_on(&self, slot: Slot, since_ms: u64) -> bool {
+        let others = || self.fleet.hosts().iter().filter(|host| host.slot != slot);
+        others().any(|host| host.byte_ms.max(host.polled.moved_ms) > since_ms)
+            || others().all(|host| host.own.requests == 0)
     }
 
     /// The engine told what a stream's prompt was. `predicted_bytes` of it were believed to be on the host that served;
@@ -523,7 +651,14 @@ impl Router {
     /// What this worker publishes at its tick.
     pub fn publish(&mut self, worker: u64, now_ms: u64) -> Vec<u8> {
         let holdings = self.holdings();
-        self.outbox.publish(&Bulletin { worker, at_ms: now_ms, holdings })
+        let hosts = || self.fleet.hosts().iter();
+        let ago_ms = |host: &Host| if host.gave { 0 } else { now_ms.saturating_sub(host.byte_ms) };
+        let bytes =
+            hosts().map(|host| (host.slot, ago_ms(host))).filter(|(_, ago_ms)| *ago_ms < BYTES_TOLD_MS);
+        let bytes = bytes.map(|(slot, ago_ms)| (slot, ago_ms as u16)).collect();
+        let seen = hosts().filter_map(|host| Some((host.slot, host.health.told(now_ms)?)));
+        let seen = seen.take(MOST_SEEN).collect();
+        self.outbox.publish(&Bulletin { worker, at_ms: now_ms, holdings, bytes, seen })
     }
 
     /// What this worker has in flight, by host.

@@ -12,7 +12,7 @@ use super::tier::{Lookups, Tier};
 use super::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 /// What the leader knows.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,6 +127,7 @@ impl Snapshot {
                 host.polled = entry.polled;
             }
         }
+        fleet.settle_away();
     }
 
     /// The value for shared data.
@@ -163,6 +164,9 @@ impl Snapshot {
             value.f64(polled.lookups.queries_lately);
             value.f64(polled.lookups.hits_lately);
             value.u32(polled.failures);
+            value.f64(polled.moves);
+            value.u64(polled.moved_ms);
+            value.u8(u8::from(polled.counts_steps));
             value.u8(u8::from(polled.asleep));
             value.u8(polled.adapters.iter().count() as u8);
             polled.adapters.iter().for_each(|adapter| value.u64(adapter));
@@ -206,6 +210,9 @@ impl Snapshot {
                     hits_lately: rest.f64()?,
                 },
                 failures: rest.u32()?,
+                moves: rest.f64()?,
+                moved_ms: rest.u64()?,
+                counts_steps: rest.u8()? != 0,
                 asleep: rest.u8()? != 0,
                 adapters: decode_adapters(&mut rest)?,
             };

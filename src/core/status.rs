@@ -3,6 +3,7 @@
 use super::drains::{Mark, Marker};
 use super::life::Life;
 use super::load::Freshness;
+use super::removal::{deletion_costs, Removable};
 use super::snapshot::Entry;
 use super::tier::{self, Tier};
 use std::fmt::Write;
@@ -40,6 +41,16 @@ impl HostStatus {
         match self.entry.life {
             Life::Draining(mark) if mark.by != Marker::Request => Some(mark),
             _ => self.mark,
+        }
+    }
+
+    /// What its removal costs.
+    fn removable(&self) -> Removable<'_> {
+        Removable {
+            polled: &self.entry.polled,
+            mark: self.mark(),
+            requests: self.requests,
+            prefill_tokens: self.prefill_tokens,
         }
     }
 
@@ -104,7 +115,15 @@ pub fn to_json(hosts: &[HostStatus], tier: Tier, leader: Option<Leader>, at: Fre
     let waiting: f64 = known().map(|polled| polled.waiting).sum();
     let in_flight: u64 = hosts.iter().map(|host| u64::from(host.requests)).sum();
     let ready = hosts.iter().filter(|host| host.life().resort() == Some(0)).count();
-    let listed: Vec<String> = hosts.iter().map(|host| host.to_json(at)).collect();
+    let removable: Vec<Removable> = hosts.iter().map(HostStatus::removable).collect();
+    let costs = deletion_costs(&removable);
+    let with_cost = |(host, cost): (&HostStatus, i32)| {
+        let mut json = host.to_json(at);
+        json.pop();
+        let _ = write!(json, ",\"deletion_cost\":{cost}}}");
+        json
+    };
+    let listed: Vec<String> = hosts.iter().zip(costs).map(with_cost).collect();
     let mut json = format!("{{\"hosts\":[{}],\"known_hosts\":{}", listed.join(","), known().count());
     let (running, waiting) = (running as u64, waiting as u64);
     let _ = write!(json, ",\"ready_hosts\":{ready},\"running\":{running},\"waiting\":{waiting}");

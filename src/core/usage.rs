@@ -35,6 +35,8 @@ pub struct Usage {
 #[derive(Debug, Default)]
 pub struct Tail {
     bytes: Vec<u8>,
+    /// Whether something stood before them.
+    cut: bool,
 }
 
 impl Tail {
@@ -44,6 +46,7 @@ impl Tail {
     /// Takes the end of the next chunk.
     pub fn push(&mut self, chunk_end: &[u8]) {
         if chunk_end.len() >= KEPT {
+            self.cut = true;
             self.bytes.clear();
         }
         let from = chunk_end.len().saturating_sub(KEPT);
@@ -52,7 +55,21 @@ impl Tail {
         // Moving the kept kilobyte for every small chunk would cost more than keeping two.
         if surplus > KEPT {
             self.bytes.drain(..surplus);
+            self.cut = true;
         }
+    }
+
+    /// Whether the engine gave the request up before it generated anything, as vLLM does with all that comes while it
+    /// shuts down: `finish_reason` "abort" and, where they are told, no completion tokens. Such an answer is short.
+    pub fn is_aborted(&self) -> bool {
+        // Inside a string the quotes would be escaped.
+        const KEY: &[u8] = b"\"finish_reason\"";
+        if self.cut || number_after(&self.bytes, b"\"completion_tokens\"").is_some_and(|tokens| tokens > 0) {
+            return false;
+        }
+        let places = 0..self.bytes.len();
+        let mut reasons = places.filter_map(|at| Some(value(self.bytes.get(at..)?.strip_prefix(KEY)?)));
+        reasons.any(|reason| reason.starts_with(b"\"abort\""))
     }
 
     /// The usage, if it was there.

@@ -205,9 +205,17 @@ fn split_at(text: &[u8], mark: u8) -> (&[u8], &[u8]) {
 }
 
 /// An address in a query, which may have its brackets and colons escaped.
-fn address(text: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(text).ok()?;
-    let escapes = [("%3A", ":"), ("%3a", ":"), ("%5B", "["), ("%5b", "["), ("%5D", "]"), ("%5d", "]")];
-    let plain = escapes.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+fn address(mut text: &[u8]) -> Option<String> {
+    let mut plain = String::new();
+    while let Some((&byte, rest)) = text.split_first() {
+        let (byte, rest) = match (byte, rest) {
+            (b'%', [b'3', b'A' | b'a', rest @ ..]) => (b':', rest),
+            (b'%', [b'5', b'B' | b'b', rest @ ..]) => (b'[', rest),
+            (b'%', [b'5', b'D' | b'd', rest @ ..]) => (b']', rest),
+            _ => (byte, rest),
+        };
+        plain.push(char::from(byte));
+        text = rest;
+    }
     is_envoy_address(&plain).then_some(plain)
 }

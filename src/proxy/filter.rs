@@ -13,6 +13,8 @@ use super::worker::{now_ms, now_ns, Worker};
 use crate::core::answer;
 use crate::core::blocks::BlockHash;
 use crate::core::config::{Config, Mode};
+use crate::core::fleet::Slot;
+use crate::core::health::{Sign, Why};
 use crate::core::prompt::{classify, response_in_path, Api, Method, Outline, Unread};
 use crate::core::route::{Decision, Reason};
 use crate::core::router::Router;
@@ -47,6 +49,9 @@ pub struct Filter {
     named: Named,
     /// Body bytes that came while the headers were held.
     held_bytes: usize,
+    /// Whether the request has a body, and whether it has come to its end.
+    has_body: bool,
+    asked: bool,
     reading: Option<Reading>,
     decided: Option<Decided>,
     /// When that was, in milliseconds of the wall clock.
@@ -68,6 +73,11 @@ struct Named {
 struct Response {
     head: Option<answer::Head>,
     first_byte: bool,
+    /// Its status, once it has begun, and whether it has come to its end.
+    status: Option<u32>,
+    ended: bool,
+    /// Whether it has been held against its host.
+    failed: bool,
     /// Prompt bytes that the host that served was believed to hold.
     predicted_bytes: u64,
     tail: Option<Tail>,
@@ -86,6 +96,7 @@ struct Head {
 impl HttpContext for Filter {
     fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
         let head = self.read_head(end_of_stream);
+        (self.has_body, self.asked) = (head.has_body, end_of_stream);
         self.mode = self.draw_mode();
         if self.mode == Mode::Off {
             self.worker.borrow().stats.off.add(1);
@@ -109,6 +120,7 @@ impl HttpContext for Filter {
     }
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        self.asked |= end_of_stream;
         if let Some(action) = self.shed_at(end_of_stream) {
             return action;
         }
@@ -132,6 +144,7 @@ impl HttpContext for Filter {
     }
 
     fn on_http_request_trailers(&mut self, _count: usize) -> Action {
+        self.asked = true;
         if let Some(action) = self.shed_at(true) {
             return action;
         }
@@ -139,19 +152,27 @@ impl HttpContext for Filter {
         Action::Continue
     }
 
-    fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+    fn on_http_response_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
+        self.response.ended = end_of_stream;
         self.served();
         Action::Continue
     }
 
-    fn on_http_response_body(&mut self, size: usize, _end_of_stream: bool) -> Action {
+    fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        self.response.ended |= end_of_stream;
         if size > 0 && self.mode != Mode::Off {
             self.answer_bytes(size);
         }
         Action::Continue
     }
 
+    fn on_http_response_trailers(&mut self, _count: usize) -> Action {
+        self.response.ended = true;
+        Action::Continue
+    }
+
     fn on_log(&mut self) {
+        self.judge_end();
         self.release();
     }
 }
@@ -187,6 +208,8 @@ impl Filter {
             mode: Mode::default(),
             named: Named::default(),
             held_bytes: 0,
+            has_body: false,
+            asked: false,
             reading: None,
             decided: None,
             decided_ms: 0,
@@ -499,12 +522,14 @@ impl Filter {
             return;
         }
         let status = host::header(Headers::Response, ":status").or_count().flatten();
-        let class = status.as_ref().and_then(|status| status.first());
-        let failed = class.is_none_or(|class| *class == b'5');
-        let served = host::property(&["upstream", "address"]).or_count().flatten();
-        let served = served.and_then(|bytes| String::from_utf8(bytes).ok());
-        if let Some(address) = served {
-            self.served_by(address, class == Some(&b'2'), failed);
+        let status = status.and_then(|digits| std::str::from_utf8(&digits).ok()?.parse().ok()).unwrap_or(0);
+        self.response.status = Some(status);
+        // A status that is not known says nothing of the host.
+        let failed = !(100..500).contains(&status);
+        let suspicious = failed || status == 408;
+        let flags = if suspicious { number_property(&["response", "flags"]).unwrap_or(0) } else { 0 };
+        if let Some(address) = upstream_address() {
+            self.served_by(address, status, Why::of_answer(status, flags, self.asked));
         }
         self.remember();
         let Some(decided) = &self.decided else { return };
@@ -521,9 +546,10 @@ impl Filter {
         }
     }
 
-    /// Brings the books of the host that served up to date, and learns how it is: it answered `well`, `failed`, or
-    /// found fault with the request.
-    fn served_by(&mut self, address: String, well: bool, failed: bool) {
+    /// Brings the books of the host that served up to date, and learns how it is: it answered well, found fault with the
+    /// request, or is to blame.
+    fn served_by(&mut self, address: String, status: u32, blame: Option<Why>) {
+        let well = (200..300).contains(&status);
         let Some(decided) = &mut self.decided else { return };
         let mut worker = self.worker.borrow_mut();
         let slot = worker.router.fleet().by_address(&address).map(|host| host.slot);
@@ -535,10 +561,8 @@ impl Filter {
             }
         } else if address != decided.address {
             worker.stats.moved.add(1);
-            // Those that were named before it have been tried.
-            let now_ms = Some(now_ms());
-            for tried in decided.named.iter().take_while(|named| Some(**named) != slot) {
-                worker.router.outcome(*tried, now_ms);
+            for tried in tried_before(&decided.named, slot) {
+                worker.failed(*tried, Why::Retried, self.decided_ms);
             }
             if let Some(slot) = slot {
                 let prompt = self.reading.as_ref().map(|reading| (&reading.prompt, reading.is_whole()));
@@ -552,8 +576,16 @@ impl Filter {
         if let Some(name) = self.named.session.filter(|_| well) {
             worker.router.has_session(slot, name);
         }
-        worker.router.outcome(slot, failed.then(now_ms));
-        worker.stats.host_failures.add(u64::from(failed));
+        match blame {
+            Some(why) => {
+                self.response.failed = true;
+                worker.failed(slot, why, self.decided_ms);
+            }
+            // That there is nothing more proves as much as a first byte.
+            None if well && self.response.ended && self.has_body => worker.answered(slot, Sign::Generated),
+            None if (100..500).contains(&status) => worker.answered(slot, Sign::Answered),
+            None => {}
+        }
         if let Some(reading) = self.reading.as_ref().filter(|_| well) {
             self.response.predicted_bytes = reading.walk.matched(slot);
             worker.stats.match_predicted.record(self.response.predicted_bytes, reading.prompt_bytes());
@@ -570,10 +602,47 @@ impl Filter {
             let mut worker = self.worker.borrow_mut();
             let change = worker.router.first_byte(self.stream, now_ms());
             worker.apply(change);
+            if let Some(slot) = self.generated_by() {
+                worker.answered(slot, Sign::Generated);
+            }
+        }
+        if let Some(slot) = self.generated_by().filter(|_| self.response.first_byte) {
+            self.worker.borrow_mut().router.gave_byte(slot);
         }
         self.answer_head(size);
         if let (Some(tail), Some(end)) = (&mut self.response.tail, &end) {
             tail.push(end);
+        }
+    }
+
+    /// The host whose engine generates the answer: what is asked without a body, and what is found wrong, needs none.
+    fn generated_by(&self) -> Option<Slot> {
+        let is_generated = self.has_body && matches!(self.response.status, Some(200..=299));
+        self.decided.as_ref().filter(|_| is_generated)?.slot
+    }
+
+    /// The stream is over: what does it say of the host that it did not end, or how?
+    fn judge_end(&mut self) {
+        let Some(slot) =
+            self.decided.as_ref().filter(|_| !self.response.failed).and_then(|decided| decided.slot)
+        else {
+            return;
+        };
+        let mut worker = self.worker.borrow_mut();
+        if self.response.ended {
+            match self.generated_by().zip(self.response.tail.as_ref()) {
+                Some((slot, tail)) if tail.is_aborted() => worker.failed(slot, Why::Aborts, self.decided_ms),
+                Some((slot, _)) => worker.answered(slot, Sign::Finished),
+                None => {}
+            }
+            return;
+        }
+        let flags = number_property(&["response", "flags"]).unwrap_or(0);
+        if let Some(why) = Why::of_end(flags, self.response.first_byte) {
+            self.response.failed = true;
+            let tried = if self.response.status.is_none() { upstream_address() } else { None };
+            let tried = tried.and_then(|address| Some(worker.router.fleet().by_address(&address)?.slot));
+            worker.failed(tried.unwrap_or(slot), why, self.decided_ms);
         }
     }
 
@@ -626,4 +695,25 @@ impl Filter {
             worker.stats.match_actual.record(cached, usage.prompt_tokens);
         }
     }
+}
+
+/// The hosts that Envoy tried before the one that served: those that were named before it. None at the first attempt:
+/// Envoy does not know them then.
+fn tried_before(named: &[Slot], served: Option<Slot>) -> &[Slot] {
+    if number_property(&["upstream", "request_attempt_count"]) == Some(1) {
+        return &[];
+    }
+    let before = named.iter().position(|named| Some(*named) == served).unwrap_or(named.len());
+    named.get(..before).unwrap_or(&[])
+}
+
+/// The address of the host that served, or was tried last.
+fn upstream_address() -> Option<String> {
+    String::from_utf8(host::property(&["upstream", "address"]).or_count().flatten()?).ok()
+}
+
+/// A property that is a whole number of eight bytes.
+fn number_property(path: &[&str]) -> Option<u64> {
+    let bytes = host::property(path).or_count().flatten()?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }

@@ -239,7 +239,7 @@ impl Exchanging {
         }
         if told > 0 {
             self.news.drain(..told);
-            let bulletin = Bulletin { worker: self.term, at_ms: now_ms, holdings: Vec::new() };
+            let bulletin = Bulletin { worker: self.term, at_ms: now_ms, ..Bulletin::default() };
             worker.shared.publish_heard(&self.outbox.publish(&bulletin));
         }
     }

@@ -183,6 +183,8 @@ pub struct Stats {
     pub broken_bodies: Counter,
     /// Requests that failed by their host's fault.
     pub host_failures: Counter,
+    /// How often a host was found to stand still.
+    pub hosts_wedged: Counter,
     /// Calls that Envoy refused.
     host_call_failures: Counter,
     /// Placements that the journal had no room for.
@@ -239,6 +241,7 @@ impl Stats {
             moved: Counter::new("requests_moved"),
             broken_bodies: Counter::new("bodies_broken"),
             host_failures: Counter::new("host_failures"),
+            hosts_wedged: Counter::new("hosts_wedged"),
             host_call_failures: Counter::new("host_call_failures"),
             untold: Counter::new("placements_untold"),
             rescued: Counter::new("requests_rescued"),
@@ -305,6 +308,7 @@ impl Stats {
             &self.moved,
             &self.broken_bodies,
             &self.host_failures,
+            &self.hosts_wedged,
             &self.host_call_failures,
             &self.untold,
             &self.rescued,
@@ -336,7 +340,7 @@ impl SignalGauges {
     pub fn set(&self, signals: &Signals, now_ms: u64) {
         for (id, value) in self.ids.iter().zip(signals.gauges(now_ms)) {
             if let Some(id) = id {
-                record(*id, (value + 0.5) as u64);
+                record(*id, value);
             }
         }
     }

@@ -10,6 +10,7 @@ use super::stats::{OrCount, SlotGauges, Stats};
 use crate::core::audit::{Audit, InFlight};
 use crate::core::config::Config;
 use crate::core::fleet::{Own, Peers, Slot};
+use crate::core::health::{Seen, Sign, Why};
 use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox, Placement};
 use crate::core::peers::Outgoing;
 use crate::core::route::Decision;
@@ -64,6 +65,8 @@ pub struct Worker {
     inboxes: Vec<Inbox>,
     /// What all living workers have in flight, as they last said.
     books: Vec<Books>,
+    /// What all other living workers have against hosts, as they last said.
+    seen: Vec<(Slot, Seen)>,
     audit: Audit,
     ticked_ms: u64,
     ticks: u64,
@@ -124,6 +127,7 @@ impl Worker {
             number: None,
             inboxes: Vec::new(),
             books: Vec::new(),
+            seen: Vec::new(),
             audit: Audit::default(),
             ticked_ms: 0,
             ticks: 0,
@@ -155,6 +159,18 @@ impl Worker {
         if let Some(change) = change {
             self.gauges.apply(change);
         }
+    }
+
+    /// A host gave a sign of life. Where nothing is held against it, a tick's time is good enough.
+    pub fn answered(&mut self, slot: Slot, sign: Sign) {
+        let now_ms = if self.router.is_doubted(slot) { now_ms() } else { self.ticked_ms };
+        self.router.worked(slot, sign, now_ms);
+    }
+
+    /// A request that was sent at `sent_ms` failed by the host's fault.
+    pub fn failed(&mut self, slot: Slot, why: Why, sent_ms: u64) {
+        self.stats.host_failures.add(1);
+        self.router.failed(slot, why, sent_ms, now_ms());
     }
 
     /// Makes sure that the hosts' gauges were read recently enough for a decision.
@@ -210,6 +226,11 @@ impl Worker {
             self.router.apply(&snapshot);
         }
         self.router.settle_drains(&self.drain, &self.shared.drains());
+        for slot in self.router.find_still(now_ms) {
+            self.stats.hosts_wedged.add(1);
+            let address = self.router.fleet().host(slot).map_or("", |host| host.address.as_str());
+            log::warn!("kvroute: {address} has requests and gives no byte: it is left out");
+        }
         self.stats.untold.add(self.router.take_untold());
         self.stats.flush();
         self.gauges.flush();
@@ -238,6 +259,7 @@ impl Worker {
     /// Hears what the others placed, and adds up what all have in flight.
     fn hear(&mut self, now_ms: u64) {
         self.books = self.router.holdings();
+        self.seen.clear();
         let mut n = 0;
         loop {
             // What this one wrote it knows.
@@ -248,6 +270,7 @@ impl Worker {
             n += 1;
         }
         self.hear_every = 1 + n as u64 / WORKERS_HEARD_A_TICK;
+        self.router.hear_seen(&self.seen, now_ms);
     }
 
     fn hear_worker(&mut self, n: usize, value: &[u8], now_ms: u64) {
@@ -261,7 +284,10 @@ impl Worker {
             collect(outgoing, &placement);
         });
         let alive = |bulletin: &Bulletin| now_ms.saturating_sub(bulletin.at_ms) < DEAD_AFTER_MS;
-        self.books.extend(bulletin.filter(alive).into_iter().flat_map(|bulletin| bulletin.holdings));
+        let Some(bulletin) = bulletin.filter(alive) else { return };
+        self.router.hear_bytes(&bulletin.bytes, bulletin.at_ms);
+        self.books.extend(bulletin.holdings);
+        self.seen.extend(bulletin.seen);
     }
 
     /// Hears what other gateways placed, unless it was this worker that passed it on.

@@ -5,6 +5,7 @@ use super::test;
 use kvroute::core::adapters::Adapters;
 use kvroute::core::blocks::BlockHash;
 use kvroute::core::fleet::{Polled, Slot};
+use kvroute::core::health::{Seen, Why};
 use kvroute::core::index::Stamp;
 use kvroute::core::journal::{read_bulletin, Bulletin, Holding, Inbox, Outbox, Placement};
 use kvroute::core::roster::Roster;
@@ -13,7 +14,9 @@ use kvroute::core::tier::{Lookups, Tier};
 
 fn bulletin(worker: u64) -> Bulletin {
     let holdings = vec![Holding { slot: Slot(3), requests: 7, prefill_tokens: 9_000 }];
-    Bulletin { worker, at_ms: 1_234, holdings }
+    let bytes = vec![(Slot(3), 17), (Slot(5), 0)];
+    let seen = Seen { failures: 3, failed_ms: 1_200, until_ms: 2_200, good_ms: 7, why: Why::TimedOut };
+    Bulletin { worker, at_ms: 1_234, holdings, bytes, seen: vec![(Slot(5), seen)] }
 }
 
 fn placement(n: u64) -> Placement {
@@ -96,9 +99,9 @@ fn values_cut_short_or_damaged_are_survived() {
 fn a_batch_with_the_last_number_there_is_is_survived() {
     let mut outbox = Outbox::default();
     outbox.note(&placement(1));
-    let mut value = outbox.publish(&Bulletin { holdings: Vec::new(), ..bulletin(1) });
-    // Behind the version, the worker, the time and no holdings.
-    value[19..27].copy_from_slice(&[0xFF; 8]);
+    let mut value = outbox.publish(&Bulletin { worker: 1, ..Bulletin::default() });
+    // Behind the version, the worker, the time, and nothing of hosts.
+    value[22..30].copy_from_slice(&[0xFF; 8]);
     assert_eq!(read(&mut Inbox::default(), &value), []);
 }
 
@@ -124,6 +127,9 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
         adapters: Adapters::from_digests([16, 17, 18].into_iter()),
         asleep: true,
         failures: 13,
+        moves: 19.0,
+        moved_ms: 20,
+        counts_steps: true,
     };
     let tier = Tier { hit_ratio: Some(0.25), fetch_share: 0.75 };
     let mut snapshot = Snapshot { foreign_share: 0.5, tier, ..Snapshot::default() };

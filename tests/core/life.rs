@@ -4,6 +4,7 @@ use super::support::{addresses, config, router};
 use super::test;
 use kvroute::core::drains::{Drains, Mark, Marker};
 use kvroute::core::fleet::{Own, Polled, Slot};
+use kvroute::core::health::Why;
 use kvroute::core::life::Life;
 use kvroute::core::prompt::Unread;
 use kvroute::core::route::Reason;
@@ -59,7 +60,9 @@ fn hosts_that_fail_are_tried_before_those_that_are_to_go_and_these_before_nobody
     let mut router = router(4);
     drain(&mut router, &[0, 1]);
     for slot in [2, 3] {
-        (0..3).for_each(|_| router.outcome(Slot(slot), Some(NOW_MS)));
+        (0..3).for_each(|_| {
+            router.failed(Slot(slot), Why::Connect, NOW_MS, NOW_MS);
+        });
     }
     let mut hosts = named(&router);
     hosts.sort_unstable();

@@ -21,6 +21,7 @@ mod config;
 mod drains;
 mod fleet;
 mod gateways;
+mod health;
 mod index;
 mod journal;
 mod learning;
@@ -29,6 +30,8 @@ mod orca;
 mod peers;
 mod prompt;
 mod readme;
+mod rehoming;
+mod removal;
 mod route;
 mod router;
 mod shed;
@@ -37,6 +40,7 @@ mod status;
 mod support;
 mod tier;
 mod usage;
+mod wedge;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod case_table;

@@ -370,7 +370,7 @@ fn what_was_news_reaches_the_other_workers_of_the_gateway() {
     Incoming::default().hear(&told(&value, &fleet).expect("a value"), |slot, blocks| {
         leader.hear_from_peer(slot, blocks).iter().for_each(|placement| passed_on.note(placement));
     });
-    let bulletin = kvroute::core::journal::Bulletin { worker: 1, at_ms: 0, holdings: Vec::new() };
+    let bulletin = kvroute::core::journal::Bulletin { worker: 1, ..Default::default() };
     Inbox::default().read(&passed_on.publish(&bulletin), |placement| other.hear(&placement));
     let mut walk = Walk::default();
     other.advance(&mut walk, &prompt, true);

@@ -3,6 +3,7 @@
 use super::support::{addresses, chat, config, read, router};
 use super::test;
 use kvroute::core::fleet::{Part, Polled, Slot};
+use kvroute::core::health::{Sign, Why};
 use kvroute::core::learning::Keeps;
 use kvroute::core::prompt::{Api, Outline, Prompt, Unread};
 use kvroute::core::route::{Decision, Reason, Walk};
@@ -233,7 +234,9 @@ fn the_next_best_hosts_follow_and_none_twice() {
 fn a_host_that_fails_is_left_out_tried_again_and_taken_back() {
     let mut router = router(3);
     let home = send(&mut router, 0, &prompt(1)).hosts[0];
-    (0..3).for_each(|_| router.outcome(home, Some(NOW_MS)));
+    (0..3).for_each(|_| {
+        router.failed(home, Why::Connect, NOW_MS, NOW_MS);
+    });
     assert!(!ask(&router, &prompt(1)).hosts.contains(&home));
     // After the back-off one request goes there, and until it has ended no other.
     let later = |router: &Router, at_ms| {
@@ -246,7 +249,7 @@ fn a_host_that_fails_is_left_out_tried_again_and_taken_back() {
     assert_eq!(probe.hosts[0], home);
     router.commit(50, &probe, again);
     assert_ne!(later(&router, again + 1).hosts[0], home);
-    router.outcome(home, None);
+    router.worked(home, Sign::Generated, again + 5);
     assert_eq!(later(&router, again + 11).hosts[0], home);
 }
 
@@ -254,7 +257,7 @@ fn a_host_that_fails_is_left_out_tried_again_and_taken_back() {
 fn a_clock_set_back_makes_no_back_off_longer() {
     let mut router = router(3);
     let home = send(&mut router, 0, &prompt(1)).hosts[0];
-    (0..3).for_each(|_| router.outcome(home, Some(NOW_MS + 3_600_000)));
+    (0..3).for_each(|_| router.failed(home, Why::Connect, NOW_MS + 3_600_000, NOW_MS + 3_600_000));
     assert_eq!(ask(&router, &prompt(1)).hosts[0], home);
 }
 
@@ -262,7 +265,9 @@ fn a_clock_set_back_makes_no_back_off_longer() {
 fn when_every_host_fails_all_are_named() {
     let mut router = router(3);
     for slot in 0..3 {
-        (0..5).for_each(|_| router.outcome(Slot(slot), Some(NOW_MS)));
+        (0..5).for_each(|_| {
+            router.failed(Slot(slot), Why::Connect, NOW_MS, NOW_MS);
+        });
     }
     assert_eq!(ask(&router, &prompt(1)).hosts.len(), 3);
 }

@@ -61,7 +61,7 @@ fn the_status_is_json_with_what_is_known_and_without_what_is_not() {
         json!({
             "host": "[fd00::1]:8000", "life": "ready", "reason": "it serves", "since_ms": 1_000, "draining": false,
             "drained": false, "in_flight": 4, "prefill_tokens": 7, "running": 3, "waiting": 2, "age_ms": 500,
-            "failed_polls": 0, "kv_usage_percent": 25,
+            "failed_polls": 0, "kv_usage_percent": 25, "deletion_cost": 50,
         })
     );
     assert_eq!((&status["leader"], &status["generation"]), (&json!("000000000000004d"), &json!(3)));

@@ -14,6 +14,44 @@ const SGLANG_GENERATE: &str = r#"{"text":" {}","output_ids":[4792],"meta_info":{
     {"type":"stop","matched":"\"}"},"prompt_tokens":412,"weight_version":"default","total_retractions":0,
     "completion_tokens":1,"cached_tokens":384,"e2e_latency":0.04}}"#;
 
+fn is_aborted(pieces: &[&str]) -> bool {
+    let mut tail = Tail::default();
+    pieces.iter().for_each(|piece| {
+        let from = piece.len().saturating_sub(Tail::WANTED);
+        tail.push(&piece.as_bytes()[from..]);
+    });
+    tail.is_aborted()
+}
+
+#[test]
+fn an_engine_that_shuts_down_is_seen_by_answers_that_it_gives_up_at_once() {
+    let stream = |text: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":null}}]}}\n\n"
+        )
+    };
+    let end = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"abort\"}]}\n\n";
+    assert!(is_aborted(&[&stream(""), end, "data: [DONE]\n\n"]));
+    assert!(is_aborted(&[
+        r#"{"choices":[{"text":"","finish_reason": "abort"}],"usage":{"completion_tokens":0}}"#
+    ]));
+    // Something was generated: it was given up later.
+    assert!(!is_aborted(&[
+        r#"{"choices":[{"text":"a","finish_reason":"abort"}],"usage":{"completion_tokens":1}}"#
+    ]));
+    assert!(!is_aborted(&[&stream(&"long ".repeat(500)), end]));
+    let short: Vec<String> = (0..40).map(|_| stream("many pieces")).collect();
+    let mut pieces: Vec<&str> = short.iter().map(String::as_str).collect();
+    pieces.push(end);
+    assert!(!is_aborted(&pieces));
+    // It is said, not done.
+    assert!(!is_aborted(&[r#"{"choices":[{"text":"\"finish_reason\":\"abort\"","finish_reason":"stop"}]}"#]));
+    assert!(
+        !is_aborted(&[r#"{"text":"","meta_info":{"finish_reason":{"type":"abort"}}}"#]),
+        "SGLang: a bad request"
+    );
+}
+
 fn told(prompt_tokens: u64, cached_tokens: u64) -> Option<Usage> {
     Some(Usage { prompt_tokens, cached_tokens: Some(cached_tokens) })
 }

@@ -5,6 +5,7 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
+mod failure;
 mod learning;
 mod mode;
 mod pattern;
@@ -15,6 +16,7 @@ mod routing;
 mod shed;
 mod signals;
 
+pub use failure::Failure;
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
 pub use pattern::Pattern;
@@ -65,6 +67,8 @@ pub struct Config {
     pub routing: Routing,
     /// What is learned from answers.
     pub learning: Learning,
+    /// When a host is taken to have failed that has not said so.
+    pub failure: Failure,
     /// Past which bounds unimportant requests are turned away; nothing if none ever are.
     pub shed: Option<Shed>,
     /// What is wanted of the fleet's size.
@@ -94,20 +98,14 @@ pub struct Index {
     pub entries: usize,
 }
 
-/// Why a configuration was refused: which key, and what is wrong with it.
+/// Why a configuration was refused: which key, and what is wrong with it, in one line.
+// Boxed: it is passed up from a hundred places, each of which would copy its words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    key: String,
-    problem: String,
-}
+pub struct Refusal(Box<str>);
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.key.is_empty() {
-            f.write_str(&self.problem)
-        } else {
-            write!(f, "{}: {}", self.key, self.problem)
-        }
+        f.write_str(&self.0)
     }
 }
 
@@ -148,6 +146,7 @@ impl Config {
             index: Index::take(section.section("index")?)?,
             routing: Routing::take(section.section("routing")?)?,
             learning: Learning::take(section.section("learning")?)?,
+            failure: Failure::take(section.section("failure")?)?,
             shed: Shed::take(&mut section, "shed")?,
             signals: Signals::take(section.section("signals")?)?,
         };
@@ -374,9 +373,10 @@ impl Section {
 }
 
 fn refuse(key: &str, problem: &str) -> Refusal {
+    let line = if key.is_empty() { problem.to_owned() } else { format!("{key}: {problem}") };
     // One line in Envoy's log, whatever the operator wrote into the value, or for a key.
-    let on_one_line = |text: &str| text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    Refusal { key: on_one_line(key), problem: on_one_line(problem) }
+    let on_one_line = |c: char| if c.is_control() { ' ' } else { c };
+    Refusal(line.chars().map(on_one_line).collect())
 }
 
 /// Whether `text` is what Envoy's `asString()` prints for an IP address: the `override_host` policy

@@ -175,6 +175,7 @@ impl Page {
         }
     }
 
+    #[inline(never)]
     /// Adds a series' value, unless it is one that no engine can mean.
     fn add_value(&mut self, concept: Concept, value: Option<f64>) {
         let usable = value.filter(|value| value.is_finite() && *value >= 0.0);
@@ -185,6 +186,7 @@ impl Page {
         total.series += 1;
     }
 
+    #[inline(never)]
     fn add_adapters(&mut self, labels: &Labels<'_>, at: f64) {
         if !at.is_finite() || self.lora.as_ref().is_some_and(|lora| lora.at >= at) {
             return;
@@ -204,11 +206,13 @@ impl Page {
         (total.series > 0).then_some(*total)
     }
 
+    #[inline(never)]
     /// The sum over the series of `concept`; `None` if there was none to use.
     fn sum(&self, concept: Concept) -> Option<f64> {
         finite(self.total(concept)?.sum)
     }
 
+    #[inline(never)]
     /// The mean over the series of `concept`; `None` if there was none to use.
     fn mean(&self, concept: Concept) -> Option<f64> {
         let total = self.total(concept)?;

@@ -96,6 +96,7 @@ impl<'a> Labels<'a> {
     /// The value of the first label called `name`, with its escapes undone.
     ///
     /// Bytes, because exporters do write labels that are not UTF-8.
+    #[inline(never)]
     pub fn get(&self, name: &str) -> Option<Cow<'a, [u8]>> {
         self.iter().find(|(label, _)| *label == name.as_bytes()).map(|(_, value)| value)
     }

@@ -6,7 +6,7 @@ use crate::core::load::Freshness;
 use crate::core::snapshot::Entry;
 use std::fmt::Write;
 
-/// Names of the gauges, in the order of [`Signals::gauges`].
+/// Names of the gauges, in the order of [`Signals::gauges`]: the numbers at the top of the JSON, and three more.
 pub const GAUGES: [&str; 15] = [
     "desired_replicas",
     "ready_replicas",
@@ -16,14 +16,18 @@ pub const GAUGES: [&str; 15] = [
     "backlog_tokens",
     "backlog_ms",
     "saturation_percent",
-    "rising",
     "requests_per_1000s",
     "knee_requests_per_1000s",
     "knee_at_least_requests_per_1000s",
-    "recommended_replicas",
-    "stale",
     "age_ms",
+    "rising",
+    "stale",
+    "recommended_replicas",
 ];
+
+/// What a gauge's unit is as a multiple of the JSON's: gauges hold whole numbers.
+const UNITS: [f64; TOP.len()] =
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1_000.0, 100.0, 1_000.0, 1_000.0, 1_000.0, 1.0];
 
 /// Names of the numbers at the top of the JSON.
 const TOP: [&str; 12] = [
@@ -69,32 +73,19 @@ const TERMS: [&str; 20] = [
 const UNKNOWN: f64 = f64::NAN;
 
 impl Signals {
-    /// The values of the gauges, to be rounded. What is not known is 0.
-    pub fn gauges(&self, now_ms: u64) -> [f64; GAUGES.len()] {
-        let age_ms = if self.stale { self.age_ms(now_ms).unwrap_or(0) } else { 0 };
-        [
-            f64::from(self.desired),
-            f64::from(self.ready),
-            self.waiting,
-            self.waiting_smoothed(),
-            self.running,
-            self.backlog_tokens,
-            1_000.0 * self.backlog_s(),
-            100.0 * self.saturation,
-            f64::from(u8::from(self.rising)),
-            1_000.0 * self.rate().unwrap_or(0.0),
-            1_000.0 * self.knee.rate().unwrap_or(0.0),
-            1_000.0 * self.knee.at_least().unwrap_or(0.0),
-            f64::from(self.recommended),
-            f64::from(u8::from(self.stale)),
-            age_ms as f64,
-        ]
+    /// The values of the gauges. What is not known is 0.
+    pub fn gauges(&self, now_ms: u64) -> Vec<u64> {
+        let top = self.top(now_ms).into_iter().zip(UNITS);
+        // A cast makes 0 of what is no number.
+        let mut gauges: Vec<u64> = top.map(|(value, unit)| (value * unit + 0.5) as u64).collect();
+        gauges.extend([u64::from(self.rising), u64::from(self.stale), u64::from(self.recommended)]);
+        gauges
     }
 
-    /// One JSON object. What a scaler takes stands at its top, as plain numbers; what is not known is `null`.
-    pub fn to_json(&self, hosts: &[Entry], freshness: Freshness) -> String {
-        let mut json = String::from("{");
-        let top: [f64; TOP.len()] = [
+    /// The numbers at the top of the JSON.
+    #[inline(never)]
+    fn top(&self, now_ms: u64) -> [f64; TOP.len()] {
+        [
             f64::from(self.desired),
             f64::from(self.ready),
             self.waiting,
@@ -106,9 +97,14 @@ impl Signals {
             self.rate().unwrap_or(UNKNOWN),
             self.knee.rate().unwrap_or(UNKNOWN),
             self.knee.at_least().unwrap_or(UNKNOWN),
-            self.age_ms(freshness.now_ms).map_or(UNKNOWN, |age_ms| age_ms as f64),
-        ];
-        fields(&mut json, &TOP, &top);
+            self.age_ms(now_ms).map_or(UNKNOWN, |age_ms| age_ms as f64),
+        ]
+    }
+
+    /// One JSON object. What a scaler takes stands at its top, as plain numbers; what is not known is `null`.
+    pub fn to_json(&self, hosts: &[Entry], freshness: Freshness) -> String {
+        let mut json = String::from("{");
+        fields(&mut json, &TOP, &self.top(freshness.now_ms));
         let stale = self.is_stale(freshness.now_ms, freshness.stale_after_ms);
         let (decided_by, reason) = self.ground.words();
         let _ = write!(

@@ -3,6 +3,7 @@
 use super::{memory, Source};
 use kvroute::core::blocks::BlockHash;
 use kvroute::core::fleet::Slot;
+use kvroute::core::health::{Seen, Why};
 use kvroute::core::index::Stamp;
 use kvroute::core::journal::{read_bulletin, Bulletin, Holding, Inbox, Outbox, Placement};
 use kvroute::core::roster::Roster;
@@ -57,12 +58,24 @@ fn what_is_written(source: &mut Source) {
             requests: source.u64() as u32,
             prefill_tokens: source.u64(),
         });
-        let bulletin = Bulletin { worker, at_ms: source.u64(), holdings };
+        let bytes = source.list(20, |source| (Slot(source.u16()), source.u16()));
+        let seen = source.list(20, |source| (Slot(source.u16()), seen(source)));
+        let bulletin = Bulletin { worker, at_ms: source.u64(), holdings, bytes, seen };
         let value = outbox.publish(&bulletin);
         let mut heard = Vec::new();
         assert_eq!(inbox.read(&value, |placement| heard.push(placement)), Some(bulletin));
         assert_eq!(heard.iter().collect::<Vec<_>>(), told);
         assert_eq!(outbox.take_dropped(), 0);
+    }
+}
+
+fn seen(source: &mut Source) -> Seen {
+    Seen {
+        failures: source.u64() as u32,
+        failed_ms: source.u64(),
+        until_ms: source.u64(),
+        good_ms: source.u64(),
+        why: Why::from_code((source.u64() % 7) as u8).expect("a code"),
     }
 }
 

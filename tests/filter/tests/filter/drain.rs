@@ -1,5 +1,7 @@
 //! A host is marked to go: nothing new goes there, and the control listener says when it is empty. And one that sleeps.
 
+use std::collections::BTreeSet;
+
 use fake_proxy::{LocalReply, Worker};
 use serde_json::{json, Value};
 
@@ -98,6 +100,36 @@ fn from_the_mark_on_a_host_gets_nothing_new_not_even_its_own_prefixes_and_its_st
     operator.gateway.run(50);
     let back = (0..40).filter(|&n| operator.gateway.route_chat(&text(100 + n, 3_000)) == leaving).count();
     assert!(back > 4, "{back} of 40");
+}
+
+#[test]
+fn hot_prefixes_of_a_host_that_goes_get_one_new_home_each_whichever_worker_asks_and_return() {
+    let mut operator = Operator::new(2);
+    // Many conversations each, which have a long prompt in common and then part.
+    let conversation = |seed: usize, n: usize| text(seed, 6_000) + &text(1_000 + 50 * seed + n, 1_500);
+    let homes: Vec<String> =
+        (0..30).map(|seed| operator.gateway.route_chat(&conversation(seed, 0))).collect();
+    operator.gateway.run(200);
+    let leaving = homes[0].clone();
+    let hot: Vec<usize> = (0..30).filter(|seed| homes[*seed] == leaving).collect();
+    operator.json("POST", &format!("/kvroute/drain?host={leaving}"));
+    operator.gateway.run(50);
+    let mut used = BTreeSet::new();
+    for &seed in &hot {
+        let mut new_homes = BTreeSet::new();
+        for n in 1..7 {
+            new_homes.insert(route_chat(&operator.gateway.workers[n % 2], &conversation(seed, n)));
+            operator.gateway.run(100);
+        }
+        assert_eq!(new_homes.len(), 1, "prefix {seed} scatters");
+        used.extend(new_homes);
+    }
+    assert_eq!(used.len(), 2, "{used:?} of two for {} prefixes", hot.len());
+    operator.json("POST", &format!("/kvroute/undrain?host={leaving}"));
+    operator.gateway.run(50);
+    for &seed in &hot {
+        assert_eq!(operator.gateway.route_chat(&conversation(seed, 0)), leaving, "prefix {seed}");
+    }
 }
 
 #[test]

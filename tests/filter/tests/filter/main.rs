@@ -23,4 +23,5 @@ mod sessions;
 mod shadow;
 mod shed;
 mod signals;
+mod suspects;
 mod tier;

@@ -9,6 +9,7 @@ use crate::outline::{Seen, TracePrompt};
 use crate::trace::Request;
 use kvroute::core::config::Config;
 use kvroute::core::fleet::{Own, Part, Peers, Slot};
+use kvroute::core::health::{Sign, Why};
 use kvroute::core::journal::{Inbox, Placement};
 use kvroute::core::prompt::Outline;
 use kvroute::core::route::{Decision, Reason, Walk};
@@ -282,7 +283,13 @@ impl Policy for Kvroute {
         let gateway = &mut self.gateways[placed.gateway];
         let router = &mut gateway.workers[placed.worker].router;
         let failed_at = cached_tokens.is_none().then(|| now_ms(now_us));
-        router.outcome(Slot(placed.host as u16), failed_at);
+        let slot = Slot(placed.host as u16);
+        match failed_at {
+            Some(at_ms) => {
+                router.failed(slot, Why::Connect, at_ms, at_ms);
+            }
+            None => router.worked(slot, Sign::Finished, now_ms(now_us)),
+        }
         if let Some(cached) = cached_tokens {
             self.account.cached_tokens += u64::from(cached);
             self.account.missed_tokens += placed.predicted_tokens.saturating_sub(u64::from(cached));
