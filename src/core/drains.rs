@@ -22,6 +22,8 @@ pub enum Marker {
     Configuration,
     /// A request to the control listener.
     Request,
+    /// Envoy: EDS says that it drains, or has it no more.
+    Envoy,
 }
 
 impl Marker {
@@ -30,6 +32,7 @@ impl Marker {
         match self {
             Marker::Configuration => "the configuration says that it is to go",
             Marker::Request => "it was told to drain",
+            Marker::Envoy => "Envoy says that it is to go",
         }
     }
 }

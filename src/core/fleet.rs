@@ -15,6 +15,7 @@ use super::health::Health;
 use super::index::{Liveness, Stamp};
 use super::learning::{Keeps, Pace};
 use super::life::Life;
+use super::members::{Members, View};
 use super::scrape::EngineSample;
 use super::tier::Lookups;
 
@@ -262,6 +263,8 @@ pub struct Host {
     pub gave: bool,
     /// Its mark, if it is to go.
     pub marked: Option<Mark>,
+    /// How Envoy sees it, if it is asked.
+    pub envoy: View,
     /// Whether what it holds does not count, because new requests go elsewhere and will for a while.
     is_away: bool,
     /// What [`Own::cold_placed`] was when counting began; `None` before it was read. Moved up now and then, so that
@@ -344,6 +347,7 @@ impl Fleet {
                 byte_ms: 0,
                 gave: false,
                 marked: None,
+                envoy: View::default(),
                 is_away: false,
                 cold_since: None,
             }));
@@ -397,12 +401,28 @@ impl Fleet {
         }
     }
 
-    /// Takes over which hosts are marked to go: those of the configuration, and those that were marked since.
+    /// Takes over which hosts are marked to go: those of the configuration, those that were marked since, and those of
+    /// which Envoy says so.
     pub fn settle_drains(&mut self, configured: &[String], drains: &Drains) {
         for host in &mut self.hosts {
             let is_configured = configured.contains(&host.address);
             let always = is_configured.then_some(Mark { since_ms: 0, by: Marker::Configuration });
-            host.marked = always.or_else(|| drains.of(&host.address));
+            let told = always.or_else(|| drains.of(&host.address));
+            host.marked = told.or_else(|| host.envoy.standing.mark());
+        }
+        self.settle_away();
+    }
+
+    /// Takes over how Envoy sees the hosts; without `members` nobody has asked it.
+    pub fn settle_members(&mut self, members: Option<&Members>) {
+        for host in &mut self.hosts {
+            host.envoy = View::default();
+        }
+        for member in members.iter().flat_map(|members| &members.hosts) {
+            let slot = self.by_address(&member.address).map(|host| host.slot);
+            if let Some(host) = slot.and_then(|slot| self.host_mut(slot)) {
+                host.envoy = member.view;
+            }
         }
         self.settle_away();
     }

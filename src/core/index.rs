@@ -168,12 +168,18 @@ impl Index {
         }
     }
 
-    /// Forgets everything about `slot`: its number will be another host's.
-    pub fn forget(&mut self, slot: Slot) {
+    /// Forgets everything about `slots`: their numbers will be other hosts'. Goes through the whole table once, which takes
+    /// a millisecond where it is full.
+    pub fn forget(&mut self, slots: &[Slot]) {
+        let Some(last) = slots.iter().max() else { return };
+        let mut is_forgotten = vec![false; usize::from(last.0) + 2];
+        for slot in slots {
+            is_forgotten.get_mut(usize::from(slot.0) + 1).into_iter().for_each(|is| *is = true);
+        }
         for place in
             self.pages.iter_mut().flatten().flat_map(|page| page.iter_mut()).flat_map(|e| e.slots.iter_mut())
         {
-            if *place == slot.0 + 1 {
+            if is_forgotten.get(usize::from(*place)) == Some(&true) {
                 *place = 0;
             }
         }

@@ -198,10 +198,15 @@ fn read_head(value: &[u8]) -> Option<(Bulletin, Reader<'_>)> {
             prefill_tokens: rest.u64()?,
         });
     }
-    let count = rest.u16()?;
-    let bytes = (0..count).map(|_| Some((Slot(rest.u16()?), rest.u16()?))).collect::<Option<_>>()?;
-    let count = rest.u8()?;
-    let seen = (0..count).map(|_| read_seen(&mut rest)).collect::<Option<_>>()?;
+    // Loops: to collect options would be two kilobytes of wasm.
+    let mut bytes = Vec::new();
+    for _ in 0..rest.u16()? {
+        bytes.push((Slot(rest.u16()?), rest.u16()?));
+    }
+    let mut seen = Vec::new();
+    for _ in 0..rest.u8()? {
+        seen.push(read_seen(&mut rest)?);
+    }
     Some((Bulletin { worker, at_ms, holdings, bytes, seen }, rest))
 }
 

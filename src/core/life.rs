@@ -6,6 +6,7 @@
 use super::drains::{Mark, Marker};
 use super::fleet::Host;
 use super::health::Why;
+use super::members::{Standing, Unhealthy};
 use super::wire::{Reader, Writer};
 
 /// In a shared value, what is held against a suspect host is added to this.
@@ -16,6 +17,10 @@ const SUSPECT: u8 = 128;
 pub enum Life {
     /// It takes requests.
     Ready,
+    /// Envoy says that it can do less than others: it is used where there are none.
+    Degraded,
+    /// Envoy would not send it requests, for a reason.
+    Unhealthy(Unhealthy),
     /// Its last requests failed: it is left out until then, and then tried with one.
     Suspect {
         /// Milliseconds of the wall clock.
@@ -36,11 +41,15 @@ impl Life {
     pub fn of(host: &Host, now_ms: u64) -> Self {
         if host.polled.asleep {
             Self::Sleeping
+        } else if let Standing::Unhealthy(why) = host.envoy.standing {
+            Self::Unhealthy(why)
         } else if let Some(mark) = host.marked {
             Self::Draining(mark)
         } else if host.health.is_suspect(now_ms) {
             let seen = host.health.standing();
             Self::Suspect { until_ms: seen.until_ms, why: seen.why }
+        } else if host.envoy.standing == Standing::Degraded {
+            Self::Degraded
         } else {
             Self::Ready
         }
@@ -50,6 +59,8 @@ impl Life {
     pub fn as_str(self) -> &'static str {
         match self {
             Life::Ready => "ready",
+            Life::Degraded => "degraded",
+            Life::Unhealthy(_) => "unhealthy",
             Life::Suspect { .. } => "suspect",
             Life::Draining(_) => "draining",
             Life::Sleeping => "sleeping",
@@ -61,6 +72,8 @@ impl Life {
     pub fn reason(self) -> &'static str {
         match self {
             Life::Ready => "it serves",
+            Life::Degraded => "Envoy says that it is degraded",
+            Life::Unhealthy(why) => why.as_str(),
             Life::Suspect { why, .. } => why.as_str(),
             Life::Draining(mark) => mark.by.as_str(),
             Life::Sleeping => "its engine says that it sleeps",
@@ -73,11 +86,13 @@ impl Life {
     pub fn resort(self) -> Option<u8> {
         match self {
             Life::Ready => Some(0),
+            // It serves, if less well.
+            Life::Degraded => Some(1),
             // Better a try than none.
-            Life::Suspect { .. } => Some(1),
+            Life::Suspect { .. } => Some(2),
             // It still serves: an error for a client would be worse than a host that goes later.
             Life::Draining(_) => Some(3),
-            Life::Sleeping | Life::Gone => None,
+            Life::Sleeping | Life::Unhealthy(_) | Life::Gone => None,
         }
     }
 
@@ -95,6 +110,9 @@ impl Life {
             Life::Draining(Mark { since_ms, by: Marker::Request }) => (3, since_ms),
             Life::Sleeping => (4, 0),
             Life::Gone => (5, 0),
+            Life::Draining(Mark { since_ms, by: Marker::Envoy }) => (20, since_ms),
+            Life::Degraded => (21, 0),
+            Life::Unhealthy(why) => (22, why.code()),
         };
         value.u8(tag);
         value.u64(number);
@@ -110,6 +128,9 @@ impl Life {
             3 => draining(Marker::Request),
             4 => Life::Sleeping,
             5 => Life::Gone,
+            20 => draining(Marker::Envoy),
+            21 => Life::Degraded,
+            22 => Life::Unhealthy(Unhealthy::from_code(number)?),
             _ => Life::Suspect { until_ms: number, why: Why::from_code(tag.checked_sub(SUSPECT)?)? },
         })
     }

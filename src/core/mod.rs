@@ -13,6 +13,7 @@
 //! | does a host stand still, though it has work? | [`wedge`] |
 //! | may this host have requests, and if not, why not? | [`life`] |
 //! | which hosts are marked to go? | [`drains`] |
+//! | which hosts has the cluster just now, and how does Envoy think they are? | [`members`] |
 //! | which slot is which host's? | [`roster`] |
 //! | what does the polling leader tell every worker? | [`snapshot`] |
 //! | what will a host's queue cost this request? | [`load`] |
@@ -51,6 +52,7 @@ pub mod journal;
 pub mod learning;
 pub mod life;
 pub mod load;
+pub mod members;
 pub mod peers;
 pub mod prompt;
 pub mod removal;

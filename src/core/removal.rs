@@ -36,18 +36,24 @@ pub struct Removable<'a> {
 
 /// What the removal of each host costs, in their order: the lowest is to go first. Equal hosts cost the same.
 pub fn deletion_costs(hosts: &[Removable]) -> Vec<i32> {
-    let cached: Vec<Option<f64>> = hosts.iter().map(|host| host.cached()).collect();
-    let known = || cached.iter().flatten();
-    let mean = known().sum::<f64>() / known().count().max(1) as f64;
-    let cost = |(host, cached): (&Removable, &Option<f64>)| {
-        // Of two numbers of which one is none, these take the other.
-        let cost = (host.at_work() + cached.unwrap_or(mean)).max(0.0).min(MARKED - 1.0);
-        (if host.mark.is_some() { cost - MARKED } else { cost }) as i32
-    };
-    hosts.iter().zip(&cached).map(cost).collect()
+    let (mut sum, mut known) = (0.0, 0.0);
+    for cached in hosts.iter().filter_map(Removable::cached) {
+        sum += cached;
+        known += 1.0;
+    }
+    let mean = if known > 0.0 { sum / known } else { 0.0 };
+    hosts.iter().map(|host| host.cost(mean)).collect()
 }
 
 impl Removable<'_> {
+    /// What its removal costs, where caches save `mean` on average.
+    fn cost(&self, mean: f64) -> i32 {
+        // Of two numbers of which one is none, `max` takes the other.
+        let lost = (self.at_work() + self.cached().unwrap_or(mean)).max(0.0);
+        let least = if self.mark.is_some() { -MARKED } else { 0.0 };
+        (least + lost.min(MARKED - 1.0)) as i32
+    }
+
     /// What it is working on. Its engine knows of others' requests, the gateway of those that it has just sent.
     fn at_work(&self) -> f64 {
         let told = self.polled.running + self.polled.waiting;

@@ -533,11 +533,12 @@ impl Situation<'_> {
         }
     }
 
-    /// Hosts that may take traffic: those by which the least is lost, as [`Life::resort`] says.
+    /// Hosts that may take traffic: those by which the least is lost, as [`Life::resort`] says, and of these those of the
+    /// lowest priority number that Envoy has for them.
     fn eligible(&self) -> impl Iterator<Item = &Host> {
         let hosts = self.fleet.hosts();
         let now_ms = self.freshness.now_ms;
-        let resort = move |host: &Host| Life::of(host, now_ms).resort();
+        let resort = move |host: &Host| Some((Life::of(host, now_ms).resort()?, host.envoy.priority));
         let least = hosts.iter().filter_map(resort).min();
         hosts.iter().filter(move |host| least.is_some() && resort(host) == least)
     }

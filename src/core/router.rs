@@ -8,11 +8,12 @@ use super::blocks::BlockHash;
 use super::config::{Config, Learning, Routing, Shed};
 use super::drains::Drains;
 use super::fleet::{Fleet, Host, Own, Part, Peers, Slot};
-use super::health::{Seen, Sign, Why};
+use super::health::{Health, Seen, Sign, Why};
 use super::index::{Index, Stamp};
 use super::journal::{Bulletin, Holding, Outbox, Placement, MOST_SEEN};
 use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
+use super::members::Members;
 use super::prompt::{Outline, Prompt, Unread, View};
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
@@ -147,10 +148,19 @@ impl Router {
         if !self.index.has_entries(config.index.entries) {
             self.index = Index::new(config.index.entries);
         }
-        for slot in self.fleet.assign(hosts, config.routing.capacity_tokens) {
-            self.index.forget(slot);
-        }
+        self.assign(hosts);
         self.fleet.settle_cold();
+    }
+
+    /// Takes a new list of hosts; keeps what was learned of those that stay, and forgets the others.
+    pub fn assign(&mut self, hosts: &[(String, Slot)]) {
+        let gone = self.fleet.assign(hosts, self.routing.capacity_tokens);
+        self.index.forget(&gone);
+    }
+
+    /// Takes over how Envoy sees the hosts.
+    pub fn settle_members(&mut self, members: Option<&Members>) {
+        self.fleet.settle_members(members);
     }
 
     /// The hosts as this worker sees them.
@@ -222,6 +232,9 @@ impl Router {
 
     /// Remembers who gave the answer that `response` is a digest of, and tells the other workers.
     pub fn answered_by(&mut self, slot: Slot, response: u64) {
+        if self.fleet.host(slot).is_none() {
+            return;
+        }
         let (block, stamp) = (response_block(response), self.stamp(slot));
         self.index.record(block, slot, stamp, &self.fleet);
         self.outbox.note(&Placement { slot, stamp, blocks: vec![block] });
@@ -377,6 +390,10 @@ impl Router {
     /// Remembers that a host was sent what of the prompt is not `remembered` yet, and tells the other workers. With
     /// `whole`, in both views.
     pub fn remember(&mut self, slot: Slot, prompt: &impl Outline, remembered: &mut Remembered, whole: bool) {
+        // A host that has left: its slot may be another's when the next request comes.
+        if self.fleet.host(slot).is_none() {
+            return;
+        }
         let stamp = self.stamp(slot);
         let early = prompt.view(false);
         if early.id != remembered.view {
@@ -542,14 +559,12 @@ impl Router {
         for host in self.fleet.hosts_mut() {
             host.health.forget_others();
         }
-        for (slot, seen) in seen {
-            if let Some(host) = self.fleet.host_mut(*slot) {
-                host.health.heard_good(seen, now_ms);
-            }
-        }
-        for (slot, seen) in seen {
-            if let Some(host) = self.fleet.host_mut(*slot) {
-                host.health.heard_failures(seen, now_ms);
+        // Before anything is held against a host it must be known when it worked.
+        for hear in [Health::heard_good, Health::heard_failures] {
+            for (slot, seen) in seen {
+                if let Some(host) = self.fleet.host_mut(*slot) {
+                    hear(&mut host.health, seen, now_ms);
+                }
             }
         }
     }
@@ -570,14 +585,12 @@ impl Router {
         if self.wedged_after_ms == 0 {
             return Vec::new();
         }
-        let still: Vec<Slot> = self
-            .open()
-            .into_iter()
-            .filter(|(slot, open)| self.is_still(*slot, *open, now_ms))
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in &still {
-            self.failed(*slot, Why::Silent, now_ms, now_ms);
+        let mut still = Vec::new();
+        for (slot, open) in self.open() {
+            if self.is_still(slot, open, now_ms) {
+                self.failed(slot, Why::Silent, now_ms, now_ms);
+                still.push(slot);
+            }
         }
         still
     }
@@ -651,13 +664,16 @@ impl Router {
     /// What this worker publishes at its tick.
     pub fn publish(&mut self, worker: u64, now_ms: u64) -> Vec<u8> {
         let holdings = self.holdings();
-        let hosts = || self.fleet.hosts().iter();
-        let ago_ms = |host: &Host| if host.gave { 0 } else { now_ms.saturating_sub(host.byte_ms) };
-        let bytes =
-            hosts().map(|host| (host.slot, ago_ms(host))).filter(|(_, ago_ms)| *ago_ms < BYTES_TOLD_MS);
-        let bytes = bytes.map(|(slot, ago_ms)| (slot, ago_ms as u16)).collect();
-        let seen = hosts().filter_map(|host| Some((host.slot, host.health.told(now_ms)?)));
-        let seen = seen.take(MOST_SEEN).collect();
+        let (mut bytes, mut seen) = (Vec::new(), Vec::new());
+        for host in self.fleet.hosts() {
+            let ago_ms = if host.gave { 0 } else { now_ms.saturating_sub(host.byte_ms) };
+            if ago_ms < BYTES_TOLD_MS {
+                bytes.push((host.slot, ago_ms as u16));
+            }
+            if let Some(told) = host.health.told(now_ms).filter(|_| seen.len() < MOST_SEEN) {
+                seen.push((host.slot, told));
+            }
+        }
         self.outbox.publish(&Bulletin { worker, at_ms: now_ms, holdings, bytes, seen })
     }
 

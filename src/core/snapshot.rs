@@ -105,9 +105,11 @@ impl Snapshot {
         self.hosts.get_mut(place)
     }
 
-    /// Drops hosts that are no longer in the fleet.
-    pub fn retain(&mut self, fleet: &Fleet) {
+    /// Drops hosts that are no longer in the fleet. Answers whether there were any.
+    pub fn retain(&mut self, fleet: &Fleet) -> bool {
+        let before = self.hosts.len();
         self.hosts.retain(|entry| fleet.host(entry.slot).is_some_and(|host| host.address == entry.address));
+        self.hosts.len() < before
     }
 
     /// Takes a poll into account: what share of the requests on the host did neither we nor a peer send? An idle host

@@ -3,6 +3,7 @@
 use super::drains::{Mark, Marker};
 use super::life::Life;
 use super::load::Freshness;
+use super::members::Members;
 use super::removal::{deletion_costs, Removable};
 use super::snapshot::Entry;
 use super::tier::{self, Tier};
@@ -28,7 +29,7 @@ impl HostStatus {
     /// Its life.
     pub fn life(&self) -> Life {
         match (self.entry.life, self.mark()) {
-            (life @ (Life::Sleeping | Life::Gone), _) => life,
+            (life @ (Life::Sleeping | Life::Unhealthy(_) | Life::Gone), _) => life,
             (_, Some(mark)) => Life::Draining(mark),
             // The mark was taken away a moment ago.
             (Life::Draining(_), None) => Life::Ready,
@@ -108,8 +109,14 @@ pub struct Leader {
     pub generation: u64,
 }
 
-/// The whole fleet as one JSON object. `tier` is how misses are priced.
-pub fn to_json(hosts: &[HostStatus], tier: Tier, leader: Option<Leader>, at: Freshness) -> String {
+/// The whole fleet as one JSON object. `tier` is how misses are priced, `members` say where the hosts come from, unless they are configured.
+pub fn to_json(
+    hosts: &[HostStatus],
+    tier: Tier,
+    members: Option<&Members>,
+    leader: Option<Leader>,
+    at: Freshness,
+) -> String {
     let known = || hosts.iter().map(|host| &host.entry.polled).filter(|polled| at.is_recent(polled.at_ms));
     let running: f64 = known().map(|polled| polled.running).sum();
     let waiting: f64 = known().map(|polled| polled.waiting).sum();
@@ -130,6 +137,9 @@ pub fn to_json(hosts: &[HostStatus], tier: Tier, leader: Option<Leader>, at: Fre
     let _ = write!(json, ",\"in_flight\":{in_flight}");
     if let Some(Leader { id, generation }) = leader {
         let _ = write!(json, ",\"leader\":\"{id:016x}\",\"generation\":{generation}");
+    }
+    if let Some(members) = members {
+        let _ = write!(json, ",\"discovery\":{}", members.to_json(at.now_ms));
     }
     let lookups = hosts.iter().map(|host| &host.entry.polled.lookups);
     let _ = write!(json, ",\"tier\":{}", tier::to_json(tier, lookups));

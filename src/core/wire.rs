@@ -119,6 +119,11 @@ impl<'a> Reader<'a> {
         core::str::from_utf8(self.raw(usize::from(len))?).ok()
     }
 
+    /// What has not been taken.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Whether every field has been taken.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()

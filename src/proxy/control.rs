@@ -111,7 +111,9 @@ impl Listener {
                 let tier = self.shared.snapshot().unwrap_or_default().tier;
                 let lease = self.shared.lease().and_then(|(lease, _)| lease);
                 let leader = lease.map(|lease| Leader { id: lease.holder, generation: lease.generation });
-                (200, JSON, status::to_json(&hosts, tier, leader, self.at()).into_bytes())
+                let members = self.shared.members();
+                let json = status::to_json(&hosts, tier, members.as_ref(), leader, self.at());
+                (200, JSON, json.into_bytes())
             }
             None => unknown(),
         }
@@ -163,11 +165,16 @@ impl Listener {
     fn host(&self, host: &str) -> HostStatus {
         let known =
             self.hosts().and_then(|hosts| hosts.into_iter().find(|known| known.entry.address == host));
-        known.unwrap_or_else(|| HostStatus {
-            entry: Entry::gone(host),
-            mark: self.shared.drains().of(host),
-            requests: 0,
-            prefill_tokens: 0,
+        known.unwrap_or_else(|| {
+            // Kubernetes takes a pod off the list when it begins to end: what it has in flight goes on.
+            let slot = Shared::roster().slot(&self.config.cluster, host);
+            let held = slot.map(|slot| self.in_flight(slot)).unwrap_or_default();
+            HostStatus {
+                entry: Entry::gone(host),
+                mark: self.shared.drains().of(host),
+                requests: held.requests,
+                prefill_tokens: held.prefill_tokens,
+            }
         })
     }
 

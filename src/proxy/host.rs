@@ -80,6 +80,8 @@ unsafe extern "C" {
         grpc_status: i32,
     ) -> u32;
     fn proxy_continue_stream(kind: u32) -> u32;
+    #[cfg(feature = "dns")]
+    fn envoy_resolve_dns(name: *const u8, name_size: usize, token: *mut u32) -> u32;
 }
 
 /// Envoy's header maps.
@@ -104,6 +106,9 @@ pub enum Buffer {
     CallResponseBody = 4,
     /// The plugin's configuration.
     Configuration = 7,
+    /// What a callback that only Envoy has is told.
+    #[cfg(feature = "dns")]
+    CallData = 8,
 }
 
 /// Envoy's kinds of metrics.
@@ -158,10 +163,13 @@ pub enum Call {
     Resume,
     /// [`get`]
     Get,
+    /// [`resolve`]
+    #[cfg(feature = "dns")]
+    Resolve,
 }
 
 impl Call {
-    const NAMES: [&'static str; 19] = [
+    const NAMES: [&'static str; 20] = [
         "time",
         "tick_period",
         "buffer",
@@ -181,6 +189,7 @@ impl Call {
         "local_response",
         "continue_stream",
         "http_call",
+        "resolve_dns",
     ];
 
     /// What logs call it.
@@ -404,6 +413,15 @@ pub fn get(
     )]
     let token = proxy_wasm::hostcalls::dispatch_http_call(cluster, headers, None, Vec::new(), timeout);
     token.map_err(|status| Refused { call: Call::Get, status: status as u32 })
+}
+
+/// Asks Envoy's resolver for all addresses of a name. Answers the token under which the answer will come, or has come.
+#[cfg(feature = "dns")]
+pub fn resolve(name: &str) -> Result<u32, Refused> {
+    let mut token = 0;
+    // SAFETY: the name's bytes and `token` outlive the call.
+    let status = unsafe { envoy_resolve_dns(name.as_ptr(), name.len(), &mut token) };
+    done(Call::Resolve, status).map(|()| token)
 }
 
 /// What a status says of a call.

@@ -8,6 +8,7 @@
 //! | how far has a body been read? | `reading` |
 //! | how is a decision carried out? | `decided` |
 //! | what is learned of a request that Envoy's own policy sends on? | `shadow` |
+//! | who is asked which hosts there are? | `discovery` |
 //! | how are the engines polled? | `poller` |
 //! | how do gateways learn of each other's placements and load? | `peers` |
 //! | what are those told who scale the fleet? | `signals` |
@@ -15,6 +16,7 @@
 //! | what does this VM know of a cluster? | `worker` |
 //! | what lies in shared data, under which keys? | `shared` |
 //! | which metrics are there? | `stats` |
+//! | how is Envoy's resolver asked? | `resolver`, with the feature `dns` |
 //! | how is Envoy called? | `host` |
 //!
 //! # Why no SDK call is made on a request's path
@@ -25,11 +27,14 @@
 
 mod control;
 mod decided;
+mod discovery;
 mod filter;
 mod host;
 mod peers;
 mod poller;
 mod reading;
+#[cfg(feature = "dns")]
+mod resolver;
 mod root;
 mod shadow;
 mod shared;

@@ -80,11 +80,12 @@ impl Poller {
         let tier = config.routing.tier;
         leading.news |= std::mem::replace(&mut leading.snapshot.tier, tier) != tier;
         worker.audit(now_ms);
+        worker.free_slots(now_ms);
         leading.poll_due(worker, config, now_ms);
         leading.settle_lives(worker, now_ms);
         leading.own = worker.router.fleet().hosts().iter().map(|host| (host.slot, host.own)).collect();
+        leading.news |= leading.snapshot.retain(worker.router.fleet());
         if std::mem::take(&mut leading.news) {
-            leading.snapshot.retain(worker.router.fleet());
             worker.shared.publish_snapshot(&leading.snapshot);
         }
     }
@@ -136,6 +137,10 @@ impl Poller {
             return;
         };
         let call = leading.under_way.swap_remove(place);
+        // The host has left meanwhile, and its slot may be another's.
+        if worker.router.fleet().host(call.slot).is_none_or(|host| host.address != call.address) {
+            return;
+        }
         let (own, peers) = worker.known(call.slot);
         match outcome(body_size) {
             Ok(sample) => {

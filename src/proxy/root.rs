@@ -6,6 +6,7 @@
 
 use super::control::{Control, Listener};
 use super::decided::rescue;
+use super::discovery::Discovery;
 use super::filter::Filter;
 use super::host::{self, Buffer};
 use super::peers::Peers;
@@ -41,6 +42,7 @@ enum Loaded {
         worker: Rc<RefCell<Worker>>,
         poller: Poller,
         peers: Peers,
+        discovery: Discovery,
         signals: Box<Publisher>,
     },
     /// It answers on a control listener. It knows no hosts and never ticks.
@@ -58,8 +60,8 @@ impl RootContext for Root {
             Ok(config) => {
                 let (worker, poller) = (Worker::of(&config), Poller::new(&bytes));
                 let signals = Box::new(Publisher::new(&mut worker.borrow_mut(), &config, now_ms()));
-                let (config, peers) = (Rc::new(config), Peers::default());
-                self.loaded = Some(Loaded::Routing { config, worker, poller, peers, signals });
+                let (config, peers, discovery) = (Rc::new(config), Peers::default(), Discovery::default());
+                self.loaded = Some(Loaded::Routing { config, worker, poller, peers, discovery, signals });
                 host::set_tick_period(Duration::from_millis(TICK_MS)).or_count().is_some()
             }
             Err(refusal) => {
@@ -70,7 +72,8 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        let Some(Loaded::Routing { config, worker, poller, peers, signals }) = &mut self.loaded else {
+        let Some(Loaded::Routing { config, worker, poller, peers, discovery, signals }) = &mut self.loaded
+        else {
             return;
         };
         let now_ms = now_ms();
@@ -79,6 +82,7 @@ impl RootContext for Root {
             worker.tick(now_ms, TICK_MS);
             poller.tick(&mut worker, config, peers.part(config), now_ms);
             peers.tick(&mut worker, config, poller.leads(), now_ms);
+            discovery.tick(&mut worker, config, poller.leads(), now_ms);
             signals.tick(&mut worker, config, poller.leads(), now_ms);
             let mut stuck = worker.stuck(now_ms);
             stuck.append(&mut worker.stalled(now_ms));
@@ -105,10 +109,11 @@ impl RootContext for Root {
 
 impl Context for Root {
     fn on_http_call_response(&mut self, token: u32, _headers: usize, body_size: usize, _trailers: usize) {
-        if let Some(Loaded::Routing { config, worker, poller, peers, .. }) = &mut self.loaded {
+        if let Some(Loaded::Routing { config, worker, poller, peers, discovery, .. }) = &mut self.loaded {
             let (worker, now_ms) = (&mut worker.borrow_mut(), now_ms());
             poller.answered(worker, config, token, body_size, now_ms);
             peers.answered(worker, token, body_size, now_ms);
+            discovery.answered(worker, config, token, body_size, now_ms);
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | `kvroute/1/gateway` | the number of this process among gateways |
 //! | `kvroute/1/peers/<cluster>` | what this gateway tells others |
 //! | `kvroute/1/drains/<cluster>` | which hosts are marked to go |
+//! | `kvroute/1/members/<cluster>` | which hosts there are, where that is discovered |
 //! | `kvroute/1/signals/<cluster>` | how long the queue is, and how many replicas it would take |
 //! | `kvroute/1/heard/<cluster>` | what others told this gateway, for its workers |
 //!
@@ -22,14 +23,19 @@
 use super::host;
 use super::stats::OrCount;
 use crate::core::drains::Drains;
+use crate::core::fleet::Slot;
 use crate::core::journal::read_bulletin;
-use crate::core::roster::Roster;
+use crate::core::members::Members;
+use crate::core::roster::{Before, Roster};
 use crate::core::signals::Signals;
 use crate::core::snapshot::Snapshot;
 use crate::core::wire::{Reader, Writer};
 
 /// Workers that can take part, Envoy's main thread included. More than that route, but do not share.
 pub const MAX_WORKERS: usize = 256;
+
+/// Which slot is which host's.
+const ROSTER: &str = "kvroute/1/roster";
 
 /// How often a write that lost against another is tried again before it is given up until the next tick.
 const ATTEMPTS: usize = 8;
@@ -58,6 +64,7 @@ pub struct Shared {
     journal: String,
     heard: String,
     drains: String,
+    members: String,
     signals: String,
 }
 
@@ -72,26 +79,63 @@ impl Shared {
             journal: format!("kvroute/1/peers/{cluster}"),
             heard: format!("kvroute/1/heard/{cluster}"),
             drains: format!("kvroute/1/drains/{cluster}"),
+            members: format!("kvroute/1/members/{cluster}"),
             signals: format!("kvroute/1/signals/{cluster}"),
         }
     }
 
-    /// Gives `hosts` their slots, together with all other workers.
-    pub fn admit(hosts: &[String]) -> Roster {
-        const KEY: &str = "kvroute/1/roster";
+    /// Gives the hosts of a cluster their slots, together with all other workers; see [`Roster::admit`].
+    pub fn admit(
+        cluster: &str,
+        hosts: &[String],
+        now_ms: u64,
+        mut hand_over: impl FnMut(Slot) -> Before,
+    ) -> Roster {
+        Self::change_roster(|roster| roster.admit(cluster, hosts, now_ms, &mut hand_over))
+    }
+
+    /// Frees the slots of hosts that have left the cluster; see [`Roster::free`].
+    pub fn free(cluster: &str, now_ms: u64, mut is_idle: impl FnMut(Slot) -> bool) -> Roster {
+        Self::change_roster(|roster| roster.free(cluster, now_ms, &mut is_idle))
+    }
+
+    fn change_roster(mut change: impl FnMut(&mut Roster) -> bool) -> Roster {
         let mut roster = Roster::default();
         for _ in 0..ATTEMPTS {
-            let Some((found, cas)) = read_or_create(KEY) else {
+            let Some((found, cas)) = read_or_create(ROSTER) else {
                 // Slots that others do not know of are better than no hosts.
-                roster.admit(hosts);
+                change(&mut roster);
                 break;
             };
             roster = Roster::decode(&found).unwrap_or_default();
-            if !roster.admit(hosts) || set_if_unchanged(KEY, &roster.encode(), cas) != Some(false) {
+            if !change(&mut roster) || set_if_unchanged(ROSTER, &roster.encode(), cas) != Some(false) {
                 break;
             }
         }
         roster
+    }
+
+    /// Which slot is which host's.
+    pub fn roster() -> Roster {
+        read(ROSTER).and_then(|(value, _)| Roster::decode(&value)).unwrap_or_default()
+    }
+
+    /// Which hosts there are, if somebody has found out.
+    pub fn members(&self) -> Option<Members> {
+        Members::decode(&read(&self.members)?.0)
+    }
+
+    /// The same, unless the list is the one with this digest.
+    pub fn new_members(&self, known: Option<u64>) -> Option<(u64, Members)> {
+        let (value, _) = read(&self.members)?;
+        let list = Members::list(&value).filter(|list| Some(*list) != known)?;
+        Some((list, Members::decode(&value)?))
+    }
+
+    /// Publishes which hosts there are, or that nobody looks any more. Only the leader does.
+    pub fn publish_members(&self, members: Option<&Members>) {
+        let value = members.map(Members::encode).unwrap_or_default();
+        host::set_shared(&self.members, &value, None).or_count();
     }
 
     /// The number of this process among gateways: the first to ask chooses, a random one. `None` if others kept winning

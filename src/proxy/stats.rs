@@ -6,7 +6,9 @@
 use super::host::{self, MetricKind, Refused};
 use crate::core::audit::InFlight;
 use crate::core::fleet::{Own, Peers, Slot};
+use crate::core::members::Failure;
 use crate::core::prompt::Unread;
+use crate::core::roster::Before;
 use crate::core::route::{Decision, Reason};
 use crate::core::router::Change;
 use crate::core::scrape::ScrapeError;
@@ -139,6 +141,9 @@ pub struct Stats {
     decided: [Counter; 6],
     unread: [Counter; Unread::ALL.len()],
     polls_failed: [Counter; PollFailure::NAMES.len()],
+    discovery_failed: [Counter; Failure::ALL.len()],
+    /// Askings for the hosts that were answered.
+    pub discovery_ok: Counter,
     /// Polls that were answered.
     pub polls_ok: Counter,
     /// Bytes of the prompts that were read.
@@ -219,6 +224,8 @@ impl Stats {
             .map(|why| requests(why.as_str())),
             unread: Unread::ALL.map(|why| requests(why.as_str())),
             polls_failed: PollFailure::NAMES.map(|why| Counter::new(&format!("polls_{why}"))),
+            discovery_failed: Failure::ALL.map(|why| Counter::new(&format!("discovery_{}", why.as_str()))),
+            discovery_ok: Counter::new("discovery_ok"),
             polls_ok: Counter::new("polls_ok"),
             prompt_bytes: Counter::new("prompt_bytes"),
             matched_bytes: Counter::new("matched_bytes"),
@@ -282,12 +289,20 @@ impl Stats {
         }
     }
 
+    /// Asking for the hosts failed.
+    pub fn discovery_failed(&self, why: Failure) {
+        if let Some(counter) = self.discovery_failed.get(why as usize) {
+            counter.add(1);
+        }
+    }
+
     /// Hands over to Envoy what was added since the last call.
     pub fn flush(&self) {
         let (refused, kinds) = REFUSED.get();
         REFUSED.set((0, kinds));
         self.host_call_failures.add(refused);
         let single = [
+            &self.discovery_ok,
             &self.polls_ok,
             &self.prompt_bytes,
             &self.matched_bytes,
@@ -319,7 +334,7 @@ impl Stats {
             &self.peers_untold,
         ];
         let by_reason = self.decided.iter().chain(&self.unread).chain(&self.polls_failed);
-        by_reason.chain(single).for_each(Counter::flush);
+        by_reason.chain(&self.discovery_failed).chain(single).for_each(Counter::flush);
     }
 }
 
@@ -365,6 +380,8 @@ struct SlotGauge {
     cold_mark: Option<u32>,
     /// Sent tokens that Envoy has not been told of yet.
     pending_tokens: i64,
+    /// What the counters said when the host took the slot.
+    before: Before,
     peers: Option<PeerGauge>,
     load: Option<LoadGauge>,
 }
@@ -405,6 +422,7 @@ impl SlotGauge {
             cold: gauge(MetricKind::Counter, slot, "cold_total"),
             cold_mark: gauge(MetricKind::Gauge, slot, "cold_mark"),
             pending_tokens: 0,
+            before: Before::default(),
             peers: None,
             load: None,
         }
@@ -501,6 +519,24 @@ impl SlotGauges {
         }
     }
 
+    /// A slot changes hands: what its counters say, for the next host begins there. That the last one had a burst
+    /// is nothing to it.
+    pub fn hand_over(&mut self, slot: Slot) -> Before {
+        let Some(gauge) = self.of(slot) else { return Before::default() };
+        if let Some(id) = gauge.cold_mark {
+            record(id, 0);
+        }
+        let total = |id| read(id).unwrap_or(0);
+        Before { sent_tokens: total(gauge.sent_tokens), cold_placed: total(gauge.cold) }
+    }
+
+    /// Says what a slot's counters said before its host had it.
+    pub fn begins_at(&mut self, slot: Slot, before: Before) {
+        if let Some(gauge) = self.of(slot) {
+            gauge.before = before;
+        }
+    }
+
     /// What the gauges say is in flight on a host; two host calls.
     pub fn in_flight(&mut self, slot: Slot) -> InFlight {
         let Some(gauge) = self.of(slot) else { return InFlight::default() };
@@ -576,9 +612,9 @@ impl SlotGauges {
         let InFlight { requests, prefill_tokens } = self.in_flight(slot);
         own.requests = u32::try_from(requests.max(0)).unwrap_or(u32::MAX);
         own.prefill_tokens = prefill_tokens.max(0) as u64;
-        if let Some(cold) = self.of(slot).and_then(|gauge| read(gauge.cold)) {
-            own.cold_placed = cold;
-        }
+        let cold =
+            self.of(slot).and_then(|gauge| Some(read(gauge.cold)?.saturating_sub(gauge.before.cold_placed)));
+        own.cold_placed = cold.unwrap_or(own.cold_placed);
         own.cold_mark = self.cold_mark(slot).unwrap_or(own.cold_mark);
     }
 
@@ -590,6 +626,7 @@ impl SlotGauges {
             own.begun = begun;
         }
         if let Some(tokens) = read(gauge.sent_tokens) {
+            let tokens = tokens.saturating_sub(gauge.before.sent_tokens);
             own.sent_tokens = tokens.saturating_add_signed(gauge.pending_tokens);
         }
     }

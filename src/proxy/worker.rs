@@ -12,6 +12,7 @@ use crate::core::config::Config;
 use crate::core::fleet::{Own, Peers, Slot};
 use crate::core::health::{Seen, Sign, Why};
 use crate::core::journal::{read_bulletin, Bulletin, Holding as Books, Inbox, Placement};
+use crate::core::members::Members;
 use crate::core::peers::Outgoing;
 use crate::core::route::Decision;
 use crate::core::router::{Change, Router};
@@ -32,6 +33,12 @@ const WORKERS_HEARD_A_TICK: u64 = 32;
 /// hundredth of a worker goes into it, and a reading is never older than a tick.
 const GAUGES_GOOD_NS_PER_HOST: u64 = 250_000;
 
+/// Milliseconds between two looks whether slots can be freed.
+const FREED_EVERY_MS: u64 = 1_000;
+
+/// Ticks between two tries to get slots for hosts that found none.
+const ADMITTED_EVERY_TICKS: u64 = 20;
+
 /// How many requests must have been resumed without a body ever having come, before holding is given up.
 const RESCUES_BEFORE_GIVING_UP: u32 = 3;
 
@@ -51,6 +58,16 @@ pub struct Worker {
     pub id: u64,
     /// Hosts that the configuration marks to go.
     drain: Vec<String>,
+    cluster: String,
+    /// Its hosts, as configured or as discovered; more than have a slot only while all are taken.
+    hosts: Vec<String>,
+    /// Whether they are discovered.
+    discovers: bool,
+    /// The digest of the list that was discovered last.
+    list: Option<u64>,
+    /// Slots of hosts that have left; `None` before the first look, and when some may have.
+    left: Option<Vec<Slot>>,
+    freed_ms: u64,
     /// What this gateway's workers placed, for other gateways: collected by the leader.
     pub outgoing: Option<Outgoing>,
     /// How far this worker's own placements have been collected.
@@ -119,6 +136,12 @@ impl Worker {
             shared: Rc::new(Shared::of(&config.cluster)),
             id: RandomState::new().build_hasher().finish(),
             drain: Vec::new(),
+            cluster: config.cluster.clone(),
+            hosts: Vec::new(),
+            discovers: false,
+            list: None,
+            left: None,
+            freed_ms: 0,
             outgoing: None,
             collected: Inbox::default(),
             heard: None,
@@ -140,18 +163,65 @@ impl Worker {
     }
 
     fn configure(&mut self, config: &Config) {
-        let names: Vec<String> =
-            config.hosts.iter().map(|host| format!("{}|{host}", config.cluster)).collect();
-        let roster = Shared::admit(&names);
-        let hosts: Vec<(String, Slot)> = (config.hosts.iter().zip(&names))
-            .filter_map(|(host, name)| Some((host.clone(), roster.slot(name)?)))
-            .collect();
+        self.discovers = config.discover.is_some();
+        let discovered = if self.discovers { self.shared.new_members(None) } else { None };
+        let (list, members) = discovered.unzip();
+        self.list = list;
+        self.hosts = members.as_ref().map_or_else(|| config.hosts.clone(), addresses);
+        let hosts = self.admit();
         self.router.configure(config, &hosts);
+        self.router.settle_members(members.as_ref());
         self.drain.clone_from(&config.drain);
         self.router.settle_drains(&self.drain, &self.shared.drains());
         self.heard = config.peers.as_ref().map(|_| self.heard.take().unwrap_or_default());
         self.gauges.keep_peers(config.peers.is_some());
         self.read_gauges();
+    }
+
+    /// The hosts that have a slot.
+    fn admit(&mut self) -> Vec<(String, Slot)> {
+        self.left = None;
+        let gauges = &mut self.gauges;
+        let roster = Shared::admit(&self.cluster, &self.hosts, now_ms(), |slot| gauges.hand_over(slot));
+        let slot = |host: &String| Some((host.clone(), roster.slot(&self.cluster, host)?));
+        let hosts: Vec<(String, Slot)> = self.hosts.iter().filter_map(slot).collect();
+        for (_, slot) in &hosts {
+            self.gauges.begins_at(*slot, roster.before(*slot));
+        }
+        hosts
+    }
+
+    /// Takes over which hosts there are, where that is discovered and has changed.
+    pub fn follow_members(&mut self) {
+        let discovered = if self.discovers { self.shared.new_members(self.list) } else { None };
+        let Some((list, members)) = discovered else { return };
+        self.list = Some(list);
+        let hosts = addresses(&members);
+        // An opinion may change where the list does not.
+        if hosts != self.hosts {
+            self.hosts = hosts;
+            self.assign();
+        }
+        self.router.settle_members(Some(&members));
+    }
+
+    fn assign(&mut self) {
+        let hosts = self.admit();
+        self.router.assign(&hosts);
+        self.read_gauges();
+    }
+
+    /// Frees the slots of hosts that have left and have nothing in flight any more. Only the leader does.
+    pub fn free_slots(&mut self, now_ms: u64) {
+        let nobody_left = self.left.as_ref().is_some_and(Vec::is_empty);
+        if nobody_left || now_ms.abs_diff(self.freed_ms) < FREED_EVERY_MS {
+            return;
+        }
+        self.freed_ms = now_ms;
+        let gauges = &mut self.gauges;
+        let roster =
+            Shared::free(&self.cluster, now_ms, |slot| gauges.in_flight(slot) == InFlight::default());
+        self.left = Some(roster.left(&self.cluster));
     }
 
     /// Applies a change to the gauges that all workers share.
@@ -216,8 +286,13 @@ impl Worker {
         for change in self.router.prefills_over(now_ms) {
             self.gauges.apply(change);
         }
+        self.follow_members();
         self.publish(now_ms);
         self.ticks += 1;
+        let is_short_of_slots = self.router.fleet().hosts().len() < self.hosts.len();
+        if is_short_of_slots && self.ticks.is_multiple_of(ADMITTED_EVERY_TICKS) {
+            self.assign();
+        }
         if self.ticks.is_multiple_of(self.hear_every) {
             self.hear(now_ms);
         }
@@ -301,7 +376,8 @@ impl Worker {
 
     /// Compares the gauges with the books of all workers, and corrects what has leaked. Only the leader does.
     pub fn audit(&mut self, now_ms: u64) {
-        let slots: Vec<Slot> = self.router.fleet().hosts().iter().map(|host| host.slot).collect();
+        let here = self.router.fleet().hosts().iter().map(|host| host.slot);
+        let slots: Vec<Slot> = here.chain(self.left.iter().flatten().copied()).collect();
         for slot in slots {
             let mut books = InFlight::default();
             for holding in self.books.iter().filter(|holding| holding.slot == slot) {
@@ -390,6 +466,10 @@ impl Worker {
         }
         stuck
     }
+}
+
+fn addresses(members: &Members) -> Vec<String> {
+    members.hosts.iter().map(|member| member.address.clone()).collect()
 }
 
 /// Takes out the streams that have waited for too long.

@@ -1,7 +1,7 @@
 //! What is accepted, and that a refusal names its key.
 
 use super::test;
-use kvroute::core::config::{Config, Mode, Modes};
+use kvroute::core::config::{Config, Mode, Modes, Source};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text.as_bytes()).map_err(|refusal| refusal.to_string())
@@ -228,6 +228,64 @@ fn a_control_listener_needs_the_cluster_and_the_secret_only() {
     assert!(parse(routing).expect("valid").control);
     let without = parse(r#"{"cluster":"c","hosts":["10.0.0.1:80"],"peers":null}"#).expect("valid");
     assert!(!without.control && without.peers.is_none());
+}
+
+#[test]
+fn hosts_come_from_one_source() {
+    let discover = |more: &str| parse(&format!(r#"{{"cluster":"c",{more}}}"#));
+    let config = discover(r#""discover":{"admin_cluster":"prometheus_stats"}"#).expect("valid");
+    let found = config.discover.expect("configured");
+    assert_eq!(found.source, Source::Admin { cluster: "prometheus_stats".to_owned() });
+    assert_eq!((found.interval_ms, found.timeout_ms, config.hosts.len()), (1_000, 3_000, 0));
+    for (more, refusal) in [
+        (r#""candidates":3"#, "hosts: is required"),
+        (r#""discover":null"#, "hosts: is required"),
+        (
+            r#""hosts":["10.0.0.1:80"],"discover":{"admin_cluster":"a"}"#,
+            "hosts: must not stand beside discover",
+        ),
+        (r#""discover":{}"#, "discover.admin_cluster: is required"),
+        (r#""discover":{"admin_cluster":" "}"#, "discover.admin_cluster: must not be empty"),
+        (r#""discover":{"admin_cluster":"a","port":80}"#, "discover.port: is not a known key"),
+        (
+            r#""discover":{"admin_cluster":"a","interval_ms":1}"#,
+            "discover.interval_ms: must be a whole number from 100 to 60000, got 1",
+        ),
+        (r#""discover":["a"]"#, "discover: must be an object, got a list"),
+    ] {
+        assert_eq!(discover(more).expect_err("refused"), refusal, "{more}");
+    }
+    for nulls in [
+        r#""hosts":null,"discover":{"admin_cluster":"a","dns":null}"#,
+        r#""hosts":["10.0.0.1:80"],"discover":null"#,
+        r#""control":true,"hosts":null"#,
+    ] {
+        discover(nulls).expect(nulls);
+    }
+    let control = discover(r#""control":true,"discover":{"admin_cluster":"a"}"#).expect("valid");
+    assert!(control.control && control.discover.is_some());
+}
+
+#[test]
+fn a_name_to_resolve_needs_a_filter_that_can() {
+    let discover = |more: &str| {
+        parse(&format!(r#"{{"cluster":"c","discover":{{"dns":"vllm.ns.svc"{more}}}}}"#))
+            .map(|config| config.discover)
+    };
+    if cfg!(feature = "dns") {
+        let found = discover(r#","port":8000"#).expect("valid").expect("configured");
+        assert_eq!(found.source, Source::Dns { name: "vllm.ns.svc".to_owned(), port: 8_000 });
+        assert_eq!(found.interval_ms, 5_000);
+        assert_eq!(discover("").expect_err("refused"), "discover.port: is required with discover.dns");
+        let both = discover(r#","port":80,"admin_cluster":"a""#).expect_err("refused");
+        assert_eq!(both, "discover.dns: must not stand beside discover.admin_cluster");
+    } else {
+        let refusal = discover(r#","port":8000"#).expect_err("refused");
+        assert_eq!(
+            refusal,
+            "discover.dns: needs a filter that was built with `scripts/build --features dns`"
+        );
+    }
 }
 
 #[test]

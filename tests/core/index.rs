@@ -45,7 +45,7 @@ fn while_it_has_room_it_knows_what_a_map_knows() {
         }
         assert_eq!(listed(&index, block), map[&block.0]);
     }
-    index.forget(Slot(2));
+    index.forget(&[Slot(2)]);
     for (block, slots) in map {
         let rest: BTreeSet<u16> = slots.into_iter().filter(|slot| *slot != 2).collect();
         assert_eq!(listed(&index, BlockHash(block)), rest);

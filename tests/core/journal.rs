@@ -8,7 +8,7 @@ use kvroute::core::fleet::{Polled, Slot};
 use kvroute::core::health::{Seen, Why};
 use kvroute::core::index::Stamp;
 use kvroute::core::journal::{read_bulletin, Bulletin, Holding, Inbox, Outbox, Placement};
-use kvroute::core::roster::Roster;
+use kvroute::core::roster::{Before, Roster};
 use kvroute::core::snapshot::Snapshot;
 use kvroute::core::tier::{Lookups, Tier};
 
@@ -79,7 +79,7 @@ fn values_cut_short_or_damaged_are_survived() {
     let mut snapshot = Snapshot::default();
     snapshot.put(Slot(1), "10.0.0.1:80", Polled::default());
     let mut roster = Roster::default();
-    roster.admit(&["c|10.0.0.1:80".to_owned()]);
+    roster.admit("c", &["10.0.0.1:80".to_owned()], 1, |_| Before::default());
     let mut numbers = Numbers(5);
     for value in [journal, snapshot.encode(), roster.encode()] {
         for len in 0..value.len() {
@@ -138,27 +138,4 @@ fn a_snapshot_carries_all_that_the_next_leader_needs() {
     assert_eq!(Snapshot::decode(&snapshot.encode()), Some(snapshot.clone()));
     assert_eq!(snapshot.entry(Slot(4), "[::1]:8000").map(|entry| entry.polled), Some(polled));
     assert_eq!(snapshot.entry(Slot(4), "10.0.0.9:8000"), None);
-}
-
-#[test]
-fn a_host_keeps_its_slot() {
-    let names = |range: std::ops::Range<usize>| range.map(|n| format!("c|10.0.0.{n}:80")).collect::<Vec<_>>();
-    let mut roster = Roster::default();
-    assert!(roster.admit(&names(0..4)));
-    assert!(!roster.admit(&names(1..3)));
-    assert!(roster.admit(&names(2..6)));
-    let roster = Roster::decode(&roster.encode()).expect("written");
-    let slots: Vec<Option<Slot>> = names(0..6).iter().map(|name| roster.slot(name)).collect();
-    assert_eq!(slots, [0, 1, 2, 3, 4, 5].map(|slot| Some(Slot(slot))));
-}
-
-#[test]
-fn slots_are_bounded_and_given_on_when_all_are_taken() {
-    let name = |n: usize| format!("c|10.0.{}.{}:80", n / 250, n % 250);
-    let mut roster = Roster::default();
-    for n in 0..3_000 {
-        roster.admit(&[name(n)]);
-        let slot = roster.slot(&name(n));
-        assert!(slot.is_some_and(|slot| slot.0 < 1_024), "{n}: {slot:?}");
-    }
 }

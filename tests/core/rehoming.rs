@@ -72,7 +72,7 @@ fn hot_prefixes_of_a_host_that_goes_get_one_new_home_each_the_same_everywhere_an
     routers.iter_mut().for_each(|router| mark(router, &[GOES]));
     let [first, second] = &mut routers;
     // Orders that have no factor in common with their number.
-    let orders = if hot.len() % 7 == 0 { (1, 11) } else { (1, 7) };
+    let orders = if hot.len().is_multiple_of(7) { (1, 11) } else { (1, 7) };
     let (first, second) = (homes(first, &hot, 10, orders.0), homes(second, &hot, 10, orders.1));
     let mut counts = [0; 4];
     let mut agreed = 0;

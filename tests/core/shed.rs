@@ -5,6 +5,7 @@ use super::test;
 use kvroute::core::config::{Config, Shed};
 use kvroute::core::drains::Drains;
 use kvroute::core::fleet::{Polled, Slot};
+use kvroute::core::health::Why;
 use kvroute::core::prompt::{api_of, Api, Unread};
 use kvroute::core::route::{Decision, Reason};
 use kvroute::core::router::Router;
@@ -108,7 +109,7 @@ fn where_no_host_is_ready_the_cause_is_another_and_nothing_is_shed() {
     let full = says(100.0, 0.99);
     let mut router = fleet_of(&[full; 2]);
     for _ in 0..3 {
-        (0..2).for_each(|slot| router.outcome(Slot(slot), Some(NOW_MS)));
+        (0..2).for_each(|slot| router.failed(Slot(slot), Why::Connect, NOW_MS, NOW_MS));
     }
     assert_eq!(router.overload(&bounds(), NOW_MS), None, "all fail");
     let mut router = fleet_of(&[full; 2]);

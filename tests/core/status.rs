@@ -52,7 +52,7 @@ fn the_status_is_json_with_what_is_known_and_without_what_is_not() {
         host(Polled { asleep: true, ..said(99_999, 0.0, 0.0) }, None, 0),
     ];
     let status: Value =
-        serde_json::from_str(&to_json(&hosts, TIER, Some(Leader { id: 77, generation: 3 }), NOW))
+        serde_json::from_str(&to_json(&hosts, TIER, None, Some(Leader { id: 77, generation: 3 }), NOW))
             .expect("JSON");
     let totals = ["known_hosts", "running", "waiting", "in_flight"].map(|key| status[key].as_u64());
     assert_eq!(totals, [Some(2), Some(3), Some(2), Some(5)], "what is stale does not count");
@@ -69,6 +69,6 @@ fn the_status_is_json_with_what_is_known_and_without_what_is_not() {
     let lives: Vec<&Value> = (0..4).map(|n| &status["hosts"][n]["life"]).collect();
     assert_eq!(lives, ["ready", "ready", "draining", "sleeping"]);
     assert!(status["hosts"][1].get("running").is_none(), "unknown is not zero");
-    let none: Value = serde_json::from_str(&to_json(&[], TIER, None, NOW)).expect("JSON");
+    let none: Value = serde_json::from_str(&to_json(&[], TIER, None, None, NOW)).expect("JSON");
     assert_eq!(none["hosts"], json!([]));
 }

@@ -5,6 +5,7 @@
 //! `poll.interval_ms: must be from 50 to 60000, got 5`. An explicit `null` means "the default", since
 //! that is what template engines write for a value that was left out.
 
+mod discover;
 mod failure;
 mod learning;
 mod mode;
@@ -16,6 +17,7 @@ mod routing;
 mod shed;
 mod signals;
 
+pub use discover::{Discover, Source};
 pub use failure::Failure;
 pub use learning::Learning;
 pub use mode::{Mode, Modes};
@@ -40,8 +42,10 @@ pub struct Config {
     /// Name of the Envoy cluster that requests are routed to; the poller reaches hosts through it.
     pub cluster: String,
     /// Upstream hosts, spelled as Envoy prints them: `ip:port` or `[v6]:port`. At least one, except for
-    /// [`Config::control`].
+    /// [`Config::control`], and where [`Config::discover`] says who knows.
     pub hosts: Vec<String>,
+    /// Who knows the hosts.
+    pub discover: Option<Discover>,
     /// Hosts, of those above, that get no new requests.
     pub drain: Vec<String>,
     /// Whether this filter answers `/kvroute/..` on a control listener instead of routing.
@@ -118,7 +122,10 @@ impl Config {
                 return Err(refuse("", &format!("configuration must be a JSON object, got {}", kind(&other))))
             }
             Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {
-                return Err(refuse("", "configuration is empty: `cluster` and `hosts` are required"))
+                return Err(refuse(
+                    "",
+                    "configuration is empty: `cluster`, and `hosts` or `discover`, are required",
+                ))
             }
             Err(error) => protobuf::object(bytes)
                 .ok_or_else(|| refuse("", &format!("configuration is not JSON: {error}")))?,
@@ -128,11 +135,15 @@ impl Config {
         let config = Self {
             cluster: section.required_text("cluster")?,
             // A filter that does not route needs none, but may be given the configuration of one that does.
-            hosts: if control && !section.has("hosts") {
-                Vec::new()
-            } else {
-                section.hosts("hosts", MAX_HOSTS)?
+            hosts: match (section.has("hosts"), section.has("discover")) {
+                (false, is_discovered) if control || is_discovered => {
+                    section.take("hosts");
+                    Vec::new()
+                }
+                (true, true) => return Err(section.refuse("hosts", "must not stand beside discover")),
+                _ => section.hosts("hosts", MAX_HOSTS)?,
             },
+            discover: Discover::take(&mut section)?,
             drain: if section.has("drain") { section.hosts("drain", MAX_HOSTS)? } else { Vec::new() },
             control,
             peers: Peers::take(&mut section, control)?,

@@ -10,6 +10,7 @@
 use crate::core::bytes::Short;
 use crate::core::config::{is_envoy_address, MAX_HOSTS};
 use crate::core::prompt::json::{Container, Scanner, Sink};
+use std::fmt::Write;
 
 /// What Envoy says of one cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -110,7 +111,7 @@ impl Fault {
     ];
 
     /// The key in `health_status`.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Fault::FailedActiveHealthCheck => "failed_active_health_check",
             Fault::FailedOutlierCheck => "failed_outlier_check",
@@ -160,6 +161,22 @@ pub struct Clusters<'a> {
 }
 
 impl<'a> Clusters<'a> {
+    /// The path under which Envoy's admin tells of the cluster that is called `wanted`, and from 1.38 on of no other.
+    pub fn path(wanted: &str) -> String {
+        let mut path = String::from("/clusters?format=json&filter=%5E");
+        for byte in wanted.bytes() {
+            if byte.is_ascii_alphanumeric() || byte == b'_' {
+                path.push(char::from(byte));
+                continue;
+            }
+            // In the regular expression a backslash takes every meaning off, but for bytes that are no ASCII, which have
+            // none. In the path all are escaped.
+            let _ = write!(path, "{}%{byte:02X}", if byte.is_ascii() { "%5C" } else { "" });
+        }
+        path.push_str("%24");
+        path
+    }
+
     /// Looks for the cluster that is called `wanted`.
     pub fn new(wanted: &'a str) -> Self {
         Self { scanner: Scanner::default(), reading: Reading::new(wanted.as_bytes()) }
@@ -204,6 +221,34 @@ enum Place {
     Priority,
     Ignored,
 }
+
+/// Which key of which object leads where. A table, not a match: compared one by one in code, they are 4 KiB of wasm.
+static KEYS: [(Place, &str, Place); 19] = {
+    const fn fault(fault: Fault) -> (Place, &'static str, Place) {
+        (Place::Health, fault.as_str(), Place::Fault(fault))
+    }
+    [
+        (Place::Root, "cluster_statuses", Place::Clusters),
+        (Place::Cluster, "name", Place::Name),
+        (Place::Cluster, "added_via_api", Place::AddedViaApi),
+        (Place::Cluster, "host_statuses", Place::Hosts),
+        (Place::Host, "address", Place::Address),
+        (Place::Host, "health_status", Place::Health),
+        (Place::Host, "weight", Place::Weight),
+        (Place::Host, "priority", Place::Priority),
+        (Place::Address, "socket_address", Place::Socket),
+        (Place::Socket, "address", Place::Ip),
+        (Place::Socket, "port_value", Place::Port),
+        (Place::Health, "eds_health_status", Place::EdsHealth),
+        fault(Fault::FailedActiveHealthCheck),
+        fault(Fault::FailedOutlierCheck),
+        fault(Fault::FailedActiveDegradedCheck),
+        fault(Fault::PendingDynamicRemoval),
+        fault(Fault::PendingActiveHc),
+        fault(Fault::ExcludedViaImmediateHcFail),
+        fault(Fault::ActiveHcTimeout),
+    ]
+};
 
 /// The longest address there is, with a scope: `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%interface-name`.
 const MAX_IP: usize = 63;
@@ -343,24 +388,13 @@ impl Sink for Reading<'_> {
     }
 
     fn key(&mut self, key: &[u8]) {
-        self.next = match (self.places.last(), key) {
-            (Some(Place::Root), b"cluster_statuses") => Place::Clusters,
-            (Some(Place::Cluster), b"name") => Place::Name,
-            (Some(Place::Cluster), b"added_via_api") => Place::AddedViaApi,
-            (Some(Place::Cluster), b"host_statuses") if self.name.is_some() => Place::Hosts,
-            (Some(Place::Host), b"address") => Place::Address,
-            (Some(Place::Host), b"health_status") => Place::Health,
-            (Some(Place::Host), b"weight") => Place::Weight,
-            (Some(Place::Host), b"priority") => Place::Priority,
-            (Some(Place::Address), b"socket_address") => Place::Socket,
-            (Some(Place::Socket), b"address") => Place::Ip,
-            (Some(Place::Socket), b"port_value") => Place::Port,
-            (Some(Place::Health), b"eds_health_status") => Place::EdsHealth,
-            (Some(Place::Health), key) => {
-                let fault = Fault::ALL.into_iter().find(|fault| fault.as_str().as_bytes() == key);
-                fault.map_or(Place::Ignored, Place::Fault)
-            }
-            _ => Place::Ignored,
+        let here = self.places.last().copied().unwrap_or(Place::Ignored);
+        let known = KEYS.iter().find(|(place, name, _)| *place == here && name.as_bytes() == key);
+        self.next = match known.map(|(_, _, next)| *next) {
+            // The cluster is another one: so are its hosts.
+            Some(Place::Hosts) if self.name.is_none() => Place::Ignored,
+            Some(next) => next,
+            None => Place::Ignored,
         };
     }
 

@@ -28,6 +28,8 @@ extern "C" {
     fn proxy_on_done(context: u32) -> bool;
     fn proxy_on_delete(context: u32);
     fn proxy_on_memory_allocate(size: usize) -> *mut u8;
+    #[cfg(feature = "dns")]
+    fn envoy_on_resolve_dns(context: u32, token: u32, size: usize);
 }
 
 fn action(code: u32) -> Action {
@@ -97,6 +99,16 @@ pub(crate) fn response_trailers(here: &Here, context: u32, count: usize) -> Acti
 pub(crate) fn http_call_response(here: &Here, context: u32, token: u32, headers: usize, body_size: usize) {
     enter(here, context);
     unsafe { proxy_on_http_call_response(context, token, headers, body_size, 0) }
+}
+
+/// A name has been resolved.
+#[cfg(feature = "dns")]
+pub(crate) fn resolved(here: &Here, context: u32, token: u32, answer: Vec<u8>) {
+    enter(here, context);
+    let size = answer.len();
+    here.with(|vm| vm.call_data = Some(answer));
+    unsafe { envoy_on_resolve_dns(context, token, size) }
+    here.with(|vm| vm.call_data = None);
 }
 
 /// The end of a context, in Envoy's order.

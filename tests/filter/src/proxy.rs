@@ -183,6 +183,44 @@ impl Proxy {
         });
     }
 
+    // ---- names ----
+
+    /// From now on a name resolves to these addresses, spelled `ip:0`, or to nothing. The answer comes while the call is
+    /// being made, or at [`Proxy::answer_lookups`].
+    pub fn resolves(&self, name: &str, addresses: &[&str], at_once: bool) {
+        let mut answer = Vec::new();
+        if !addresses.is_empty() {
+            answer.extend((addresses.len() as u32).to_le_bytes());
+            addresses.iter().for_each(|_| answer.extend(30_u32.to_le_bytes()));
+            addresses.iter().for_each(|address| answer.extend([address.as_bytes(), b"\0"].concat()));
+        }
+        self.lock().names.insert(name.to_owned(), (answer, at_once));
+    }
+
+    /// Answers the calls of names that resolve by now.
+    #[cfg(feature = "dns")]
+    pub fn answer_lookups(&self) {
+        let answered = {
+            let mut state = self.lock();
+            let lookups = std::mem::take(&mut state.lookups);
+            let names = &state.names;
+            let (known, unknown): (Vec<_>, Vec<_>) =
+                lookups.into_iter().partition(|lookup| names.contains_key(&lookup.name));
+            let answer = |lookup: crate::state::Lookup| {
+                let answer = names.get(&lookup.name).map(|(answer, _)| answer.clone());
+                (lookup, answer.unwrap_or_default())
+            };
+            let answered: Vec<_> = known.into_iter().map(answer).collect();
+            state.lookups = unknown;
+            answered
+        };
+        for (lookup, answer) in answered {
+            let worker = self.workers.lock().ok().and_then(|workers| workers.get(lookup.vm).cloned());
+            let worker = worker.expect("the worker that made the call");
+            worker.run(move |here| crate::callbacks::resolved(here, lookup.context, lookup.token, answer));
+        }
+    }
+
     // ---- what can be seen ----
 
     /// A gauge's value; zero if nobody has defined it.

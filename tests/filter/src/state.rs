@@ -30,9 +30,23 @@ pub(crate) struct State {
     pub(crate) faults: BTreeMap<String, Status>,
     /// The one call that fails, by how many come before it.
     pub(crate) fault_after: Option<(usize, Status)>,
+    /// What names resolve to, and whether the answer comes while the call is being made.
+    pub(crate) names: BTreeMap<String, (Vec<u8>, bool)>,
+    /// Names that are being resolved: by which worker's which context, and under which token.
+    #[cfg(feature = "dns")]
+    pub(crate) lookups: Vec<Lookup>,
     /// What happens just before the next call of a host function.
     pub(crate) interruption: Option<Interruption>,
     last_id: u32,
+}
+
+/// A name that is being resolved.
+#[cfg(feature = "dns")]
+pub(crate) struct Lookup {
+    pub(crate) vm: usize,
+    pub(crate) context: u32,
+    pub(crate) token: u32,
+    pub(crate) name: String,
 }
 
 pub(crate) struct Interruption {
@@ -49,6 +63,8 @@ pub(crate) struct Vm {
     pub(crate) effective: u32,
     /// The answer that `proxy_on_http_call_response` is being told of.
     pub(crate) answer: Option<Answer>,
+    /// What `envoy_on_resolve_dns` is being told of.
+    pub(crate) call_data: Option<Vec<u8>>,
 }
 
 pub(crate) struct Root {
@@ -77,6 +93,9 @@ impl State {
             traffic: Traffic::default(),
             faults: BTreeMap::new(),
             fault_after: None,
+            names: BTreeMap::new(),
+            #[cfg(feature = "dns")]
+            lookups: Vec::new(),
             interruption: None,
             last_id: 0,
         }

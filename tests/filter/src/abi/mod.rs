@@ -4,6 +4,8 @@
 //! test, only `proxy_log` does something: the SDK's panic hook logs through it.
 
 mod process_data;
+#[cfg(feature = "dns")]
+mod resolver;
 mod stream_data;
 
 use std::slice;

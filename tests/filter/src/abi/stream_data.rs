@@ -6,6 +6,9 @@ use super::{bytes, give, host, text};
 use crate::headers::HeaderMap;
 use crate::state::State;
 
+/// Envoy's buffer for what its own callbacks are told.
+const CALL_DATA: u32 = 8;
+
 fn buffer(state: &mut State, vm: usize, kind: u32) -> Option<(&'static str, Vec<u8>)> {
     let vm = &mut state.vms[vm];
     if kind == BufferType::PluginConfiguration as u32 {
@@ -18,6 +21,9 @@ fn buffer(state: &mut State, vm: usize, kind: u32) -> Option<(&'static str, Vec<
     }
     if kind == BufferType::HttpCallResponseBody as u32 {
         return Some(("call_body", vm.answer.as_ref()?.body.clone()));
+    }
+    if kind == CALL_DATA {
+        return Some(("call_data", vm.call_data.clone()?));
     }
     let (what, buffer) = vm.exchange()?.buffer(kind)?;
     Some((what, buffer.to_vec()))

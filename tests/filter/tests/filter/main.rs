@@ -9,6 +9,7 @@ mod budgets;
 mod cases;
 mod chunking;
 mod configuration;
+mod discovery;
 mod drain;
 mod failures;
 mod gateway;
