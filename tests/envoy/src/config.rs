@@ -141,6 +141,17 @@ impl Config {
         Ok(self.plugin("/peers", control["peers"].clone()))
     }
 
+    /// Takes the plugin's hosts from Envoy's own membership, asked through an admin cluster of this name.
+    pub fn discovering(self, admin: &str) -> Self {
+        self.with_admin_cluster(admin).edit_plugin(|plugin| {
+            plugin["discover"] = json!({"admin_cluster": admin});
+            // Not even null beside it.
+            if let Some(plugin) = plugin.as_object_mut() {
+                plugin.remove("hosts");
+            }
+        })
+    }
+
     /// Adds `envoy/control.yaml`: a control listener, called [`CONTROL`], on a free port, for those who know the secret.
     pub fn with_control(mut self, secret: Option<&str>) -> Result<Self> {
         let mut control = read("envoy/control.yaml")?;

@@ -7,6 +7,7 @@
 //! | how does it run, and what does it say about itself? | [`envoy`], [`admin`], [`control`] |
 //! | how does a client talk to it? | [`client`], [`chat`] |
 //! | what is sent, and what came of it? | [`workload`], [`quantiles`] |
+//! | what happens while the fleet changes? | [`life`] |
 //! | an Envoy in front of a fleet of mock engines, or of another upstream, ready to take requests | [`testbed`], [`upstream`] |
 //! | where may something listen whose address must be known beforehand? | [`loopback`] |
 //! | has it happened yet, how far is it, did the machine keep up? | [`wait`], [`progress`], [`pace`] |
@@ -22,6 +23,7 @@ pub mod config;
 pub mod control;
 pub mod endpoints;
 pub mod envoy;
+pub mod life;
 pub mod loopback;
 pub mod pace;
 pub mod policy;

@@ -1,7 +1,7 @@
 //! Sends a plan: conversations start when it says, whether or not earlier ones have been answered.
 
 use super::plan::Plan;
-use crate::chat::{self, Chat, Reply, Usage};
+use crate::chat::{Chat, Reply, Usage};
 use crate::client::Pool;
 use crate::policy::ANCHOR_HEADER;
 use anyhow::Result;
@@ -29,7 +29,7 @@ pub struct Record {
     pub ttft: Option<Duration>,
     /// From that moment to the end of the answer.
     pub elapsed: Duration,
-    /// The engine that answered.
+    /// The engine that answered, or had begun to when it was cut.
     pub engine: String,
     /// What that engine computed.
     pub usage: Usage,
@@ -127,7 +127,8 @@ impl Replay {
         let due = Instant::now();
         let permit = self.limit.acquire().await;
         let waited = due.elapsed();
-        let answer = self.exchange(anchor, chat).await;
+        let mut engine = String::new();
+        let answer = self.exchange(anchor, chat, &mut engine).await;
         drop(permit);
         let mut record = Record {
             conversation: place.conversation,
@@ -135,7 +136,7 @@ impl Replay {
             sent: due.duration_since(place.start) + waited,
             ttft: None,
             elapsed: due.elapsed(),
-            engine: String::new(),
+            engine,
             usage: Usage::default(),
             answer: String::new(),
             failure: None,
@@ -143,7 +144,6 @@ impl Replay {
         match answer {
             Ok(reply) if reply.is_complete() => {
                 record.ttft = reply.ttft.map(|ttft| waited + ttft);
-                record.engine = reply.engine().to_owned();
                 record.usage = reply.usage.unwrap_or_default();
                 record.answer = reply.text;
             }
@@ -156,11 +156,16 @@ impl Replay {
         record
     }
 
-    async fn exchange(&self, anchor: &HeaderValue, chat: &Chat) -> Result<Reply> {
+    /// Says which engine answers as soon as that is known.
+    async fn exchange(&self, anchor: &HeaderValue, chat: &Chat, engine: &mut String) -> Result<Reply> {
         let mut connection = self.pool.take().await?;
         let mut request = chat.request();
         request.headers_mut().insert(ANCHOR_HEADER, anchor.clone());
-        let reply = chat::send(&mut connection, request).await?;
+        let sent = std::time::Instant::now();
+        let response = connection.send(request).await?;
+        let named = response.headers().get("x-mock-engine").and_then(|name| name.to_str().ok());
+        *engine = named.unwrap_or_default().to_owned();
+        let reply = Reply::read(response, sent).await?;
         self.pool.put_back(connection);
         Ok(reply)
     }
