@@ -37,16 +37,57 @@ pub struct Root {
 /// What a configuration makes of a root.
 enum Loaded {
     /// It routes requests.
-    Routing {
-        config: Rc<Config>,
-        worker: Rc<RefCell<Worker>>,
-        poller: Poller,
-        peers: Peers,
-        discovery: Discovery,
-        signals: Box<Publisher>,
-    },
+    Routing(Box<Routing>),
     /// It answers on a control listener. It knows no hosts and never ticks.
     Control(Rc<Listener>),
+}
+
+/// A root that routes, and has its part in what one does for all.
+struct Routing {
+    config: Rc<Config>,
+    worker: Rc<RefCell<Worker>>,
+    poller: Poller,
+    peers: Peers,
+    discovery: Discovery,
+    signals: Publisher,
+}
+
+impl Routing {
+    fn new(config: Config, bytes: &[u8]) -> Self {
+        let worker = Worker::of(&config);
+        let signals = Publisher::new(&mut worker.borrow_mut(), &config, now_ms());
+        Self {
+            config: Rc::new(config),
+            worker,
+            poller: Poller::new(bytes),
+            peers: Peers::default(),
+            discovery: Discovery::default(),
+            signals,
+        }
+    }
+
+    /// Does what is to be done every so often. Answers the streams that wait for what does not come.
+    fn tick(&mut self, now_ms: u64) -> Vec<u32> {
+        let Self { config, worker, poller, peers, discovery, signals } = self;
+        let worker = &mut worker.borrow_mut();
+        worker.tick(now_ms, TICK_MS);
+        poller.tick(worker, config, peers.part(config), now_ms);
+        let leads = poller.leads();
+        peers.tick(worker, config, leads, now_ms);
+        discovery.tick(worker, config, leads, now_ms);
+        signals.tick(worker, config, leads, now_ms);
+        let mut stuck = worker.stuck(now_ms);
+        stuck.append(&mut worker.stalled(now_ms));
+        stuck
+    }
+
+    fn answered(&mut self, token: u32, body_size: usize, now_ms: u64) {
+        let Self { config, worker, poller, peers, discovery, .. } = self;
+        let worker = &mut worker.borrow_mut();
+        poller.answered(worker, config, token, body_size, now_ms);
+        peers.answered(worker, token, body_size, now_ms);
+        discovery.answered(worker, config, token, body_size, now_ms);
+    }
 }
 
 impl RootContext for Root {
@@ -58,10 +99,7 @@ impl RootContext for Root {
                 true
             }
             Ok(config) => {
-                let (worker, poller) = (Worker::of(&config), Poller::new(&bytes));
-                let signals = Box::new(Publisher::new(&mut worker.borrow_mut(), &config, now_ms()));
-                let (config, peers, discovery) = (Rc::new(config), Peers::default(), Discovery::default());
-                self.loaded = Some(Loaded::Routing { config, worker, poller, peers, discovery, signals });
+                self.loaded = Some(Loaded::Routing(Box::new(Routing::new(config, &bytes))));
                 host::set_tick_period(Duration::from_millis(TICK_MS)).or_count().is_some()
             }
             Err(refusal) => {
@@ -72,31 +110,16 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        let Some(Loaded::Routing { config, worker, poller, peers, discovery, signals }) = &mut self.loaded
-        else {
-            return;
-        };
-        let now_ms = now_ms();
-        let stuck = {
-            let mut worker = worker.borrow_mut();
-            worker.tick(now_ms, TICK_MS);
-            poller.tick(&mut worker, config, peers.part(config), now_ms);
-            peers.tick(&mut worker, config, poller.leads(), now_ms);
-            discovery.tick(&mut worker, config, poller.leads(), now_ms);
-            signals.tick(&mut worker, config, poller.leads(), now_ms);
-            let mut stuck = worker.stuck(now_ms);
-            stuck.append(&mut worker.stalled(now_ms));
-            stuck
-        };
-        for stream in stuck {
-            rescue(stream, config, worker);
+        let Some(Loaded::Routing(routing)) = &mut self.loaded else { return };
+        for stream in routing.tick(now_ms()) {
+            rescue(stream, &routing.config, &routing.worker);
         }
     }
 
     fn create_http_context(&self, stream: u32) -> Option<Box<dyn HttpContext>> {
         Some(Box::new(match self.loaded.as_ref()? {
-            Loaded::Routing { config, worker, .. } => {
-                Stream::Routed(Filter::new(stream, Rc::clone(config), Rc::clone(worker)))
+            Loaded::Routing(routing) => {
+                Stream::Routed(Filter::new(stream, Rc::clone(&routing.config), Rc::clone(&routing.worker)))
             }
             Loaded::Control(listener) => Stream::Control(Control::new(Rc::clone(listener))),
         }))
@@ -109,11 +132,8 @@ impl RootContext for Root {
 
 impl Context for Root {
     fn on_http_call_response(&mut self, token: u32, _headers: usize, body_size: usize, _trailers: usize) {
-        if let Some(Loaded::Routing { config, worker, poller, peers, discovery, .. }) = &mut self.loaded {
-            let (worker, now_ms) = (&mut worker.borrow_mut(), now_ms());
-            poller.answered(worker, config, token, body_size, now_ms);
-            peers.answered(worker, token, body_size, now_ms);
-            discovery.answered(worker, config, token, body_size, now_ms);
+        if let Some(Loaded::Routing(routing)) = &mut self.loaded {
+            routing.answered(token, body_size, now_ms());
         }
     }
 }

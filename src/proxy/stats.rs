@@ -227,7 +227,8 @@ impl Stats {
             .map(|why| requests(why.as_str())),
             unread: Unread::ALL.map(|why| requests(why.as_str())),
             polls_failed: PollFailure::NAMES.map(|why| Counter::new(&format!("polls_{why}"))),
-            discovery_failed: members::Failure::ALL.map(|why| Counter::new(&format!("discovery_{}", why.as_str()))),
+            discovery_failed: members::Failure::ALL
+                .map(|why| Counter::new(&format!("discovery_{}", why.as_str()))),
             discovery_ok: Counter::new("discovery_ok"),
             polls_ok: Counter::new("polls_ok"),
             probes_failed: probe::Failure::NAMES.map(|why| Counter::new(&format!("probes_{why}"))),
@@ -348,7 +349,11 @@ impl Stats {
             &self.peers_untold,
         ];
         let by_reason = self.decided.iter().chain(&self.unread).chain(&self.polls_failed);
-        by_reason.chain(&self.discovery_failed).chain(&self.probes_failed).chain(single).for_each(Counter::flush);
+        by_reason
+            .chain(&self.discovery_failed)
+            .chain(&self.probes_failed)
+            .chain(single)
+            .for_each(Counter::flush);
     }
 }
 
