@@ -10,6 +10,7 @@
 
 use super::config::{Config, Ready, WarmUp};
 use super::fleet::{Fleet, Polled, Slot};
+use super::health::Why;
 use super::prompt::text_digest;
 use super::scrape::EngineSample;
 use super::snapshot::{Entry, Snapshot};
@@ -78,10 +79,13 @@ pub enum Doubt {
     Failed,
     /// It serves, but not what it should.
     OtherModel,
+    /// It has stood still, with requests. Rather than another client's it is tried with a generation of our own.
+    StoodStill,
 }
 
 impl Doubt {
-    const ALL: [Doubt; 4] = [Doubt::NotAsked, Doubt::Loading, Doubt::Failed, Doubt::OtherModel];
+    const ALL: [Doubt; 5] =
+        [Doubt::NotAsked, Doubt::Loading, Doubt::Failed, Doubt::OtherModel, Doubt::StoodStill];
 
     /// As a reason.
     pub fn as_str(self) -> &'static str {
@@ -90,6 +94,7 @@ impl Doubt {
             Doubt::Loading => "it refuses connections: its engine loads, or is not there",
             Doubt::Failed => "a generation on it failed or took too long",
             Doubt::OtherModel => "it does not serve the model that it should",
+            Doubt::StoodStill => "it gave no byte for long, though it has requests",
         }
     }
 
@@ -113,6 +118,8 @@ pub struct Evidence {
     pub restarted: bool,
     /// Whether it woke up since: it serves, with an empty cache.
     pub woke_up: bool,
+    /// Whether it has computed anything since.
+    pub moved: bool,
     /// Whether it serves the model that it should; `None` if any will do.
     pub serves: Option<bool>,
 }
@@ -125,6 +132,7 @@ impl Evidence {
             generated: sample.generation_tokens.map(|tokens| tokens > 0.0),
             restarted: before.at_ms != 0 && before.is_restart(after.prompt_tokens, after.started_s),
             woke_up: before.asleep && !after.asleep,
+            moved: after.moved_ms > before.moved_ms,
             serves: ready.model.as_ref().map(serves),
         }
     }
@@ -135,7 +143,7 @@ impl Readiness {
 
     /// After a poll was answered. `proven` is what it is if it has just been proven.
     fn heard(self, evidence: Evidence, proven: Self) -> Self {
-        let Evidence { generated, restarted, woke_up, serves } = evidence;
+        let Evidence { generated, restarted, woke_up, moved, serves } = evidence;
         match self {
             _ if serves == Some(false) => Self::Unproven(Doubt::OtherModel),
             _ if restarted && generated == Some(true) => proven,
@@ -144,12 +152,23 @@ impl Readiness {
             Self::Presumed if generated == Some(false) => Self::Unproven(Doubt::NotAsked),
             Self::Presumed => Self::WARM,
             Self::Unproven(Doubt::OtherModel) if serves.is_none() => self,
+            // It goes on, with the cache that it had.
+            Self::Unproven(Doubt::StoodStill) if moved => proven.warm(),
+            Self::Unproven(Doubt::StoodStill) => self,
             // Once asked, it shall answer: what it has generated may be what was asked for, and came too late.
             Self::Unproven(Doubt::Failed) => self,
             Self::Unproven(_) if generated == Some(true) => proven,
             Self::Unproven(Doubt::Loading | Doubt::OtherModel) => Self::Unproven(Doubt::NotAsked),
             Self::Proven { .. } if woke_up => proven,
             Self::Unproven(_) | Self::Proven { .. } => self,
+        }
+    }
+
+    /// The same, with a cache that is warm.
+    fn warm(self) -> Self {
+        match self {
+            Self::Proven { since_ms, .. } => Self::Proven { since_ms, warming_from: None },
+            other => other,
         }
     }
 
@@ -284,6 +303,23 @@ impl Snapshot {
         }
     }
 
+    /// Doubts hosts that were found to stand still since they were proven.
+    pub fn doubt_still(&mut self, fleet: &Fleet, now_ms: u64) {
+        for host in fleet.hosts() {
+            let seen = host.health.standing();
+            let stands = host.health.is_suspect(now_ms) && seen.why == Why::Silent;
+            let Some(entry) = self.entry_mut(host.slot, &host.address).filter(|_| stands) else { continue };
+            let is_new = match entry.readiness {
+                Readiness::Presumed => true,
+                Readiness::Proven { since_ms, .. } => since_ms < seen.failed_ms,
+                Readiness::Unproven(_) => false,
+            };
+            if is_new {
+                entry.readiness = Readiness::Unproven(Doubt::StoodStill);
+            }
+        }
+    }
+
     /// A generation on a host succeeded, or did not for this reason.
     pub fn asked(&mut self, place: (Slot, &str), outcome: Result<(), Doubt>, warm_up: &WarmUp, now_ms: u64) {
         // It may have been proven otherwise since, or be gone.
@@ -291,8 +327,11 @@ impl Snapshot {
         else {
             return;
         };
+        let stood_still = entry.readiness == Readiness::Unproven(Doubt::StoodStill);
         let readiness = match outcome {
+            Ok(()) if stood_still => self.proven(entry, warm_up, now_ms).warm(),
             Ok(()) => self.proven(entry, warm_up, now_ms),
+            Err(Doubt::Failed) if stood_still => entry.readiness,
             Err(doubt) => Readiness::Unproven(doubt),
         };
         self.set(place, readiness);

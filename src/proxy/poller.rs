@@ -166,6 +166,9 @@ impl Leading {
     /// Who has to show that it generates is asked.
     fn settle_readiness(&mut self, worker: &Worker, config: &Config, now_ms: u64) {
         self.snapshot.settle_readiness(worker.router.fleet(), config, now_ms);
+        if config.ready.probe {
+            self.snapshot.doubt_still(worker.router.fleet(), now_ms);
+        }
         self.probes.tick(worker, config, &mut self.snapshot, now_ms);
     }
 

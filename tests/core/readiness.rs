@@ -4,6 +4,7 @@ use super::support::{addresses, config, config_with, router};
 use super::test;
 use kvroute::core::config::{Config, WarmUp};
 use kvroute::core::fleet::{Own, Polled, Slot};
+use kvroute::core::health::Why;
 use kvroute::core::life::Life;
 use kvroute::core::probe::{body, judge, Failure};
 use kvroute::core::prompt::Unread;
@@ -42,6 +43,12 @@ impl Leader {
         let polled = before.after(sample, &own, &own, 0, now_ms);
         self.snapshot.heard((Slot(n), address), sample, &polled, &self.config);
         self.snapshot.put(Slot(n), address, polled);
+    }
+
+    /// A worker finds out that the first host stands still.
+    fn stands_still(&mut self, now_ms: u64) {
+        (0..3).for_each(|_| self.router.failed(Slot(0), Why::Silent, now_ms, now_ms));
+        self.snapshot.doubt_still(self.router.fleet(), now_ms);
     }
 
     fn readiness(&self) -> Readiness {
@@ -94,6 +101,29 @@ fn a_poll_that_is_refused_is_a_verdict_only_on_a_host_that_was_never_ready() {
     let ready = leader.readiness();
     leader.snapshot.refused((Slot(0), HOST));
     assert_eq!(leader.readiness(), ready);
+}
+
+#[test]
+fn a_host_that_stood_still_is_asked_before_it_gets_another_request_and_has_its_cache_still() {
+    let mut leader = Leader::new();
+    leader.hear(0, 1_000, &sample(10.0, 1.0, 100.0));
+    let place = (Slot(0), HOST);
+    leader.stands_still(5_000);
+    assert_eq!(leader.readiness(), Readiness::Unproven(Doubt::StoodStill));
+    // Nothing that it says of itself counts, nor another generation that fails.
+    leader.hear(0, 5_500, &sample(10.0, 1.0, 100.0));
+    leader.snapshot.asked(place, Err(Doubt::Failed), &leader.config.warm_up, 5_600);
+    assert_eq!(leader.readiness(), Readiness::Unproven(Doubt::StoodStill));
+    leader.snapshot.asked(place, Ok(()), &leader.config.warm_up, 6_000);
+    let warm = |since_ms| Readiness::Proven { since_ms, warming_from: None };
+    assert_eq!(leader.readiness(), warm(6_000));
+    leader.snapshot.doubt_still(leader.router.fleet(), 6_050);
+    assert_eq!(leader.readiness(), warm(6_000), "found out once, doubted once");
+    // Or it goes on by itself.
+    leader.stands_still(9_000);
+    leader.hear(0, 9_500, &sample(20.0, 2.0, 100.0));
+    leader.snapshot.doubt_still(leader.router.fleet(), 9_550);
+    assert_eq!(leader.readiness(), warm(9_500));
 }
 
 #[test]

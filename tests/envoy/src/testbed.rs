@@ -83,9 +83,20 @@ impl Testbed {
 
 /// Waits until every engine of the fleet has been polled, and has shown that it generates: all are fresh.
 pub async fn polled(fleet: &Fleet) -> Result<()> {
-    let is_known = |counts: Counts| counts.scrapes > 0 && counts.proofs > 0;
-    let all = || fleet.report().engines.iter().all(|engine| is_known(engine.counts)).then_some(());
-    until("every engine has been polled", POLLED_WITHIN, async || all()).await
+    all_have(fleet, "every engine has been polled and has generated", |counts| {
+        counts.scrapes > 0 && counts.proofs > 0
+    })
+    .await
+}
+
+/// Waits until every engine has been polled since the report was reset.
+pub async fn polled_again(fleet: &Fleet) -> Result<()> {
+    all_have(fleet, "every engine has been polled again", |counts| counts.scrapes > 0).await
+}
+
+async fn all_have(fleet: &Fleet, what: &str, is_so: impl Fn(Counts) -> bool) -> Result<()> {
+    let all = || fleet.report().engines.iter().all(|engine| is_so(engine.counts)).then_some(());
+    until(what, POLLED_WITHIN, async || all()).await
 }
 
 /// Waits until all in-flight gauges of the filter are 0; an error names those that are not.

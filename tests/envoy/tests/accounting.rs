@@ -4,7 +4,7 @@ use fleet::{EngineOptions, Fault};
 use gateway::chat::{self, Chat};
 use gateway::client::{self, Connection};
 use gateway::envoy::Options;
-use gateway::testbed::{polled, Testbed};
+use gateway::testbed::{polled_again, Testbed};
 use gateway::wait::until;
 use http_body_util::BodyExt;
 use std::collections::BTreeMap;
@@ -164,7 +164,7 @@ async fn three_hundred_clients_that_leave_before_an_answer_leave_nothing_behind(
     answer_with(&testbed, Fault::Clear).await;
     // While they stood still, so did their gauges.
     testbed.fleet.reset_report();
-    polled(&testbed.fleet).await.unwrap();
+    polled_again(&testbed.fleet).await.unwrap();
     let mut placed: BTreeMap<String, usize> = BTreeMap::new();
     for number in 1_000..1_100 {
         let reply = prompt(number).post(testbed.address).await.unwrap();

@@ -3,7 +3,7 @@
 use fleet::EngineOptions;
 use gateway::chat::Chat;
 use gateway::envoy::Options;
-use gateway::testbed::{polled, Testbed};
+use gateway::testbed::{polled_again, Testbed};
 use gateway::workload::plan::{Plan, Shape};
 use gateway::workload::replay::Replay;
 use gateway::workload::summary::Summary;
@@ -57,7 +57,7 @@ async fn a_popular_prefix_spreads_under_load_and_contracts_after_it() {
     testbed.released().await.unwrap();
     // The engines say that the load is gone, and the filter has asked them.
     testbed.fleet.reset_report();
-    polled(&testbed.fleet).await.unwrap();
+    polled_again(&testbed.fleet).await.unwrap();
     let chat = Chat::new(&plan.systems[0]);
     let mut after: BTreeMap<String, usize> = BTreeMap::new();
     for turn in 0..20 {
