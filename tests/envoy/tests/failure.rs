@@ -142,7 +142,8 @@ async fn a_host_that_stands_still_gets_few_requests_and_clients_of_others_do_not
     // By load alone, and by its share of what is new.
     assert!(before <= 30, "{before} stood there when it was found out");
     let stuck = victim.report().in_flight;
-    assert!(stuck - before <= 5, "{stuck} after {before}");
+    // What tries it is a generation of the gateway's own, one at a time.
+    assert!(stuck <= before + 2, "{stuck} after {before}");
     let unanswered = clients.len() - sent.load(Ordering::Relaxed);
     assert!(unanswered <= stuck + 2, "{unanswered} clients wait, {stuck} of them there");
     // It goes on: what waited is answered, and nobody has seen an error.
