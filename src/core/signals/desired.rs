@@ -110,7 +110,7 @@ impl Signals {
     pub(super) fn ask(&self) -> (Terms, Ground) {
         let (ready, smooth, settings) = (f64::from(self.ready), &self.smooth, &self.settings);
         let target = settings.waiting_per_replica;
-        let slope = (smooth.fast - smooth.slow).max(0.0) / super::LAG_S;
+        let slope = (smooth.fast - smooth.even).max(0.0) / super::LAG_S;
         let soon = smooth.fast + slope * LOADS_S;
         let rises = self.rising && soon > target * ready;
         let tokens_a_replica = settings.backlog_s * self.prefill_rate / ready.max(1.0);

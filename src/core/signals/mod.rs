@@ -21,17 +21,18 @@ use super::config;
 use super::fleet::Slot;
 use knee::Past;
 
-/// Seconds over which the queue is averaged to act on it: a burst of a second is none.
-const FAST_S: f64 = 10.0;
+/// Seconds over which the queue is averaged to act on it: a burst of a second is none, and each second more is one that a
+/// new replica comes later.
+const FAST_S: f64 = 5.0;
 
 /// Seconds over which it is averaged to tell whether it rises, and stands.
 const SLOW_S: f64 = 60.0;
 
-/// By how many seconds the slow mean of a steady rise lies behind the fast one.
-const LAG_S: f64 = SLOW_S - FAST_S;
-
 /// Seconds over which rates, running sequences, and the queue as it is shown to followers are averaged.
 const EVEN_S: f64 = 30.0;
+
+/// By how many seconds that mean of a steady rise lies behind the fast one.
+const LAG_S: f64 = EVEN_S - FAST_S;
 
 /// How far the averaged queue must move against its last direction, as a share, before what is shown follows. A wobble of
 /// less is none.
@@ -71,7 +72,7 @@ pub struct Signals {
     /// How full the hosts are, 0 to 1: the mean over those that take requests of waiting over the target, or of the KV
     /// cache's use where that is more, each at most 1.
     pub saturation: f64,
-    /// Whether the queue rises: it, and its mean over 10 s, are a fifth and one request above its mean over a minute.
+    /// Whether the queue rises: it, and its mean over 5 s, are a fifth and one request above its mean over a minute.
     pub rising: bool,
     /// What was seen of replicas at and below their knee.
     pub knee: Knee,

@@ -10,13 +10,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What an hour is here.
-const SAID: &str = "2, then 6, then 3 engines. Nothing runs faster than in life, loading takes 20 s; what is short is the quiet \
-    time between the events, and how long a wish for fewer replicas waits (20 s).";
+const SAID: &str = "2, then 6, then 3 engines. Nothing runs faster than in life, and loading takes 20 s; what is short is the \
+    quiet time between events.";
+
+/// What else is short.
+const WINDOW: &str = "Wishes for fewer replicas wait for 20 s.";
 
 /// Runs it, draws it, prints what became of it; whether all went well.
 pub async fn show(progress: &Progress, out: &Path) -> Result<bool> {
     let plot = Plot::hour(vec![("/signals/window_s", json!(20))]);
-    progress.say(&format!("an hour of life: {SAID}"));
+    progress.say(&format!("an hour of life: {SAID} {WINDOW}"));
     progress.say(&format!("about {:.0} s", plot.curve.seconds()));
     let start = Instant::now();
     let line = || format!("{:.0} of {:.0} s", start.elapsed().as_secs_f64(), plot.curve.seconds());
@@ -25,7 +28,7 @@ pub async fn show(progress: &Progress, out: &Path) -> Result<bool> {
 
     let verdicts = &outcome.verdicts;
     let came = format!(
-        "{} requests, {} cut with their engine, {} that could have been saved.",
+        "{} requests, {} cut with their engine, {} that could have been saved. {WINDOW}",
         verdicts.requests,
         verdicts.unavoidable,
         verdicts.avoidable.len(),
