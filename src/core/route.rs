@@ -54,6 +54,13 @@ const LITTLE_FOREIGN: f64 = 0.2;
 /// The least that counts as uncached: the engine computes at least the last block anew.
 const LEAST_UNCACHED: f64 = 16.0;
 
+/// A host that warms up is needed where at every other host more than this many times as much stands before a request as
+/// there ..
+const CROWDED: f64 = 2.0;
+
+/// .. and these seconds more: half of what a user in front of a screen hardly notices.
+const CROWDED_S: f64 = 0.5;
+
 /// The share of a prompt that must be cached for its deepest cached block to be its anchor.
 const MOSTLY: f64 = 0.5;
 
@@ -576,7 +583,8 @@ impl Situation<'_> {
 
     /// Marks the hosts that warm up and do not take this prompt yet: neither do they hold more of it than any other, nor
     /// is it among the share that they may take. Those whose home is there come in first. Where there is no block to go
-    /// by, what they have in flight decides.
+    /// by, what they have in flight decides. A fleet that has just doubled, or more, must not leave its queue to the old
+    /// hosts: where much more stands before a request at all of these, newcomers take it.
     fn pass_over(&self, candidates: &mut [Candidate], anchor: Option<BlockHash>) {
         let hosts = candidates.len();
         let admits = |host: &Host| {
@@ -588,14 +596,19 @@ impl Situation<'_> {
         }
         let warm = |candidate: &&Candidate| candidate.host.readiness.warming_since_ms().is_none();
         let held = candidates.iter().filter(warm).map(|candidate| candidate.matched).fold(0.0, f64::max);
+        let standing = candidates.iter().filter(warm).map(|candidate| candidate.standing_s);
+        let least_s = standing.fold(f64::INFINITY, f64::min);
+        // A few newcomers are spared, for the others can carry what they leave.
+        let are_many = 2 * candidates.iter().filter(warm).count() <= hosts;
         for candidate in candidates {
             let (host, admits) = (candidate.host, admits(candidate.host));
             let is_let_in = match anchor {
                 Some(anchor) => rendezvous(anchor, &host.address) < -(1.0 - admits).ln(),
                 None => f64::from(host.own.requests) < admits * hosts as f64 * self.load.requests,
             };
+            let is_needed = are_many && least_s > CROWDED * candidate.standing_s + CROWDED_S;
             candidate.passed_over =
-                admits < 1.0 && !is_let_in && !candidate.pinned && candidate.matched <= held;
+                admits < 1.0 && !(is_let_in || is_needed || candidate.pinned || candidate.matched > held);
         }
     }
 

@@ -287,3 +287,33 @@ fn settings_that_make_no_sense_are_refused_by_name_and_keys_are_not_shown() {
     let config = config_with(r#""ready":{"headers":{"authorization":"Bearer sesame"}}"#);
     assert!(!format!("{config:?}").contains("sesame"));
 }
+
+#[test]
+fn newcomers_are_spared_while_the_others_can_carry_it_and_help_at_once_when_they_are_the_greater_part() {
+    // Requests without a prompt go by load alone; those who warm up begin with a third of their share.
+    let first = |warming: u16, queue: f64| {
+        let mut router = router(4);
+        let mut snapshot = Snapshot::default();
+        for (n, address) in addresses(4).iter().enumerate() {
+            let (slot, warms_up) = (Slot(n as u16), (n as u16) < warming);
+            let waiting = if warms_up { 0.0 } else { queue };
+            snapshot.put(
+                slot,
+                address,
+                Polled { at_ms: 99_000, running: waiting, waiting, ..Polled::default() },
+            );
+            let entry = snapshot.hosts.iter_mut().find(|entry| entry.slot == slot).expect("put");
+            let warming_from = warms_up.then_some(0);
+            entry.readiness = Readiness::Proven { since_ms: 99_000, warming_from };
+        }
+        router.apply(&snapshot);
+        // Two are under way at each newcomer already.
+        for host in router.fleet().hosts().iter().map(|host| host.slot).collect::<Vec<_>>() {
+            router.refresh(|slot, own, _| own.requests += 2 * u32::from(slot == host && slot.0 < warming));
+        }
+        router.decide_unread(Unread::Path, true, 99_500).hosts.first().map(|slot| slot.0 < warming)
+    };
+    assert_eq!(first(1, 2.0), Some(false), "one of four, and the others have room");
+    assert_eq!(first(3, 0.2), Some(false), "three of four, and the old one has room");
+    assert_eq!(first(3, 40.0), Some(true), "three of four, and the old one is crowded");
+}
