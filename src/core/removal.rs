@@ -4,7 +4,7 @@
 //! the one with the lowest goes first. It says in thousands of tokens what is lost with a host:
 //!
 //! * what it is working on, which would be cut or waited for: prompt tokens that stand there, and for each request what
-//!   it has had computed and generated ([`REQUEST`]);
+//!   it has had computed and generated (`REQUEST`);
 //! * what it saves the others: the tokens in its cache, as far as such tokens are found again, by the share of its
 //!   prompt tokens that were hits. A full cache that nobody asks for is worth nothing.
 //!

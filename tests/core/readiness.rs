@@ -1,14 +1,15 @@
 //! When a host is ready, and what it gets at first.
 
-use super::support::{addresses, config, config_with, router};
+use super::support::{addresses, chat, config, config_with, read, router};
 use super::test;
 use kvroute::core::config::{Config, WarmUp};
 use kvroute::core::fleet::{Own, Polled, Slot};
 use kvroute::core::health::Why;
 use kvroute::core::life::Life;
 use kvroute::core::probe::{body, judge, Failure};
-use kvroute::core::prompt::Unread;
+use kvroute::core::prompt::{Api, Outline, Unread};
 use kvroute::core::readiness::{Doubt, Readiness};
+use kvroute::core::route::Walk;
 use kvroute::core::router::Router;
 use kvroute::core::scrape::EngineSample;
 use kvroute::core::snapshot::Snapshot;
@@ -290,30 +291,35 @@ fn settings_that_make_no_sense_are_refused_by_name_and_keys_are_not_shown() {
 
 #[test]
 fn newcomers_are_spared_while_the_others_can_carry_it_and_help_at_once_when_they_are_the_greater_part() {
-    // Requests without a prompt go by load alone; those who warm up begin with a third of their share.
-    let first = |warming: u16, queue: f64| {
+    // Of thirty prompts that nobody knows, how many go to hosts that warm up, at the beginning of that?
+    let taken = |warming: u16, waiting: f64| {
         let mut router = router(4);
         let mut snapshot = Snapshot::default();
         for (n, address) in addresses(4).iter().enumerate() {
             let (slot, warms_up) = (Slot(n as u16), (n as u16) < warming);
-            let waiting = if warms_up { 0.0 } else { queue };
+            let queue = if warms_up { 0.0 } else { waiting };
             snapshot.put(
                 slot,
                 address,
-                Polled { at_ms: 99_000, running: waiting, waiting, ..Polled::default() },
+                Polled { at_ms: 99_000, running: queue, waiting: queue, ..Polled::default() },
             );
             let entry = snapshot.hosts.iter_mut().find(|entry| entry.slot == slot).expect("put");
             let warming_from = warms_up.then_some(0);
             entry.readiness = Readiness::Proven { since_ms: 99_000, warming_from };
         }
         router.apply(&snapshot);
-        // Two are under way at each newcomer already.
-        for host in router.fleet().hosts().iter().map(|host| host.slot).collect::<Vec<_>>() {
-            router.refresh(|slot, own, _| own.requests += 2 * u32::from(slot == host && slot.0 < warming));
-        }
-        router.decide_unread(Unread::Path, true, 99_500).hosts.first().map(|slot| slot.0 < warming)
+        let goes_to_a_newcomer = |n: &u32| {
+            let prompt = read(Api::Chat, chat("", &format!("{n} of thirty. ").repeat(200)).as_bytes());
+            let mut walk = Walk::default();
+            router.advance(&mut walk, &prompt, true);
+            let decision = router.decide(&walk, &prompt, prompt.bytes(), 99_500);
+            decision.hosts.first().is_some_and(|slot| slot.0 < warming)
+        };
+        (0..30).filter(goes_to_a_newcomer).count()
     };
-    assert_eq!(first(1, 2.0), Some(false), "one of four, and the others have room");
-    assert_eq!(first(3, 0.2), Some(false), "three of four, and the old one has room");
-    assert_eq!(first(3, 40.0), Some(true), "three of four, and the old one is crowded");
+    let few = taken(1, 40.0);
+    assert!(few < 12, "{few}: the other three are crowded, and one newcomer cannot carry what they have");
+    let some = taken(3, 0.0);
+    assert!(some < 25, "{some}: the old one has room, and its new neighbours are spared");
+    assert_eq!(taken(3, 40.0), 30, "the old one is crowded, and three can help");
 }

@@ -1,8 +1,8 @@
 //! How long is the fleet's queue, and how many replicas would it take?
 //!
 //! The leader reads the fleet about once a second ([`Reading`]) and goes on from what was known ([`Signals`]), which lies in
-//! shared data: the next leader goes on from there. What is seen of the knee ([`knee`]) and the recommendation
-//! ([`desired`]) have modules of their own.
+//! shared data: the next leader goes on from there. What is seen of the knee (`knee`) and the recommendation
+//! (`desired`) have modules of their own.
 //!
 //! While engines are silent, nothing falls: what they said last stands. What the others say may still raise it.
 
