@@ -61,7 +61,7 @@ pub enum Readiness {
     Unproven(Doubt),
     /// It has generated.
     Proven {
-        /// Since when, in milliseconds of the wall clock; 0 if it already had when it was first asked.
+        /// Since when that is known, in milliseconds of the wall clock.
         since_ms: u64,
         /// While it warms up: what its clock said when it began, in tokens.
         warming_from: Option<u64>,
@@ -139,8 +139,6 @@ impl Evidence {
 }
 
 impl Readiness {
-    const WARM: Self = Self::Proven { since_ms: 0, warming_from: None };
-
     /// After a poll was answered. `proven` is what it is if it has just been proven.
     fn heard(self, evidence: Evidence, proven: Self) -> Self {
         let Evidence { generated, restarted, woke_up, moved, serves } = evidence;
@@ -150,7 +148,8 @@ impl Readiness {
             _ if restarted => Self::Unproven(Doubt::NotAsked),
             // An engine that counts nothing gives no reason for doubt.
             Self::Presumed if generated == Some(false) => Self::Unproven(Doubt::NotAsked),
-            Self::Presumed => Self::WARM,
+            // For how long it has been warm is not known, so it does not make others newcomers yet.
+            Self::Presumed => proven.warm(),
             Self::Unproven(Doubt::OtherModel) if serves.is_none() => self,
             // It goes on, with the cache that it had.
             Self::Unproven(Doubt::StoodStill) if moved => proven.warm(),

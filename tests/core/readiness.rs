@@ -78,7 +78,8 @@ fn who_has_generated_is_ready_and_who_has_not_is_to_be_asked() {
     assert!(matches!(leader.readiness(), Readiness::Proven { since_ms: 1_200, .. }));
     let mut leader = Leader::new();
     leader.hear(0, 1_100, &sample(0.0, 3.0, 100.0));
-    assert_eq!(leader.readiness(), WARM, "it had generated before this gateway began");
+    let since_then = Readiness::Proven { since_ms: 1_100, warming_from: None };
+    assert_eq!(leader.readiness(), since_then, "it had generated before this gateway began");
 }
 
 #[test]
@@ -86,7 +87,7 @@ fn an_engine_that_counts_nothing_gives_no_reason_for_doubt_until_it_restarts() {
     let mut leader = Leader::new();
     let silent = |started_s| EngineSample { generation_tokens: None, ..sample(0.0, 0.0, started_s) };
     leader.hear(0, 1_100, &silent(100.0));
-    assert_eq!(leader.readiness(), WARM);
+    assert_eq!(leader.readiness().doubt(), None);
     leader.hear(0, 1_600, &silent(200.0));
     assert_eq!(leader.readiness(), Readiness::Unproven(Doubt::NotAsked));
 }
@@ -151,6 +152,15 @@ fn it_warms_up_only_where_others_have_been_warm_for_as_long_as_that_takes() {
         leader.snapshot.asked((Slot(0), HOST), Ok(()), &warm_up, 100_000);
         assert_eq!(leader.readiness().warming_since_ms().is_some(), warms_up, "{others_since_ms}");
     }
+}
+
+#[test]
+fn of_hosts_that_begin_together_with_the_gateway_none_is_a_newcomer() {
+    // The second had its first request before it was polled first, the other had none yet.
+    let mut leader = Leader::new();
+    leader.hear(0, 1_100, &sample(0.0, 0.0, 100.0));
+    leader.snapshot.asked((Slot(0), HOST), Ok(()), &leader.config.warm_up, 1_200);
+    assert_eq!(leader.readiness().warming_since_ms(), None);
 }
 
 #[test]
