@@ -26,7 +26,8 @@ fn restarting(more: Value) -> Gateway {
         let page = exposition(0, 0) + "process_start_time_seconds 1000.0\n";
         gateway.engines.insert(host(n), Engine::Says(200, page));
     }
-    gateway.run(2_000);
+    // For as long as warming up takes: who comes now is a newcomer.
+    gateway.run(32_000);
     assert_eq!(gateway.probes, [], "whose counters say that they have generated are not asked");
     gateway.engines.insert(host(1), fresh(2_000));
     gateway
@@ -218,7 +219,8 @@ fn a_gateway_that_starts_with_a_fleet_sends_to_all_of_it_at_once_and_asks_each_h
 #[test]
 fn a_host_that_joins_gets_nothing_before_it_has_generated() {
     let mut gateway = Gateway::with_workers(2, 3);
-    gateway.run(1_000);
+    // The others have been warm for as long as warming up takes.
+    gateway.run(31_000);
     gateway.engines.insert(host(3), Engine::Says(503, "upstream connect error".to_owned()));
     gateway.generations.insert(host(3), Some((503, "upstream connect error".to_owned())));
     let update = config(4, json!({}));
