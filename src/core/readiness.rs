@@ -139,6 +139,16 @@ impl Evidence {
 }
 
 impl Readiness {
+    /// What a host is that joins a fleet of which somebody `is_known`. With nobody known yet all are taken to serve: the
+    /// first to be asked would get all requests.
+    pub fn of_newcomers(is_known: bool) -> Self {
+        if is_known {
+            Self::Unproven(Doubt::NotAsked)
+        } else {
+            Self::Presumed
+        }
+    }
+
     /// After a poll was answered. `proven` is what it is if it has just been proven.
     fn heard(self, evidence: Evidence, proven: Self) -> Self {
         let Evidence { generated, restarted, woke_up, moved, serves } = evidence;
@@ -248,8 +258,7 @@ impl Snapshot {
     /// Takes in hosts that are new, and ends what is over.
     pub fn settle_readiness(&mut self, fleet: &Fleet, config: &Config, now_ms: u64) {
         let is_known = self.hosts.iter().any(|entry| entry.polled.is_known());
-        // With nobody known yet all are taken to serve: the first to be asked would get all requests.
-        let newcomers = if is_known { Readiness::Unproven(Doubt::NotAsked) } else { Readiness::Presumed };
+        let newcomers = Readiness::of_newcomers(is_known);
         for host in fleet.hosts() {
             if self.entry(host.slot, &host.address).is_none() {
                 self.set((host.slot, &host.address), newcomers);

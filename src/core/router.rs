@@ -15,7 +15,7 @@ use super::learning::{BytesPerToken, Pace, BYTES_PER_TOKEN};
 use super::load::{FleetLoad, Freshness};
 use super::members::Members;
 use super::prompt::{Outline, Prompt, Unread, View};
-use super::readiness::{Doubt, Readiness};
+use super::readiness::Readiness;
 use super::route::{unshared, Ask, Decision, Reason, Regret, Situation, Walk};
 use super::session::{response_block, Session};
 use super::shadow::Shadow;
@@ -163,11 +163,7 @@ impl Router {
     pub fn assign(&mut self, hosts: &[(String, Slot)]) {
         // Who joins a fleet that is known must show that it generates.
         let is_known = self.fleet.hosts().iter().any(|host| host.polled.is_known());
-        self.fleet.newcomers_are(if is_known && self.probes {
-            Readiness::Unproven(Doubt::NotAsked)
-        } else {
-            Readiness::Presumed
-        });
+        self.fleet.newcomers_are(Readiness::of_newcomers(is_known && self.probes));
         let gone = self.fleet.assign(hosts, self.routing.capacity_tokens);
         self.index.forget(&gone);
     }

@@ -16,7 +16,7 @@ use crate::core::fleet::Slot;
 use crate::core::journal::Holding;
 use crate::core::load::Freshness;
 use crate::core::peers::Incoming;
-use crate::core::snapshot::Entry;
+use crate::core::snapshot::{Entry, Snapshot};
 use crate::core::status::{self, HostStatus, Leader};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -106,9 +106,10 @@ impl Listener {
     }
 
     fn status(&self) -> Answer {
-        match self.hosts() {
-            Some(hosts) => {
-                let tier = self.shared.snapshot().unwrap_or_default().tier;
+        match self.shared.snapshot() {
+            Some(snapshot) => {
+                let tier = snapshot.tier;
+                let hosts = self.hosts(snapshot);
                 let lease = self.shared.lease().and_then(|(lease, _)| lease);
                 let leader = lease.map(|lease| Leader { id: lease.holder, generation: lease.generation });
                 let members = self.shared.members();
@@ -163,8 +164,10 @@ impl Listener {
 
     /// A host, whether the fleet has it or not: one may be marked before it is there.
     fn host(&self, host: &str) -> HostStatus {
-        let known =
-            self.hosts().and_then(|hosts| hosts.into_iter().find(|known| known.entry.address == host));
+        let known = self
+            .shared
+            .snapshot()
+            .and_then(|snapshot| self.hosts(snapshot).into_iter().find(|known| known.entry.address == host));
         known.unwrap_or_else(|| {
             // Kubernetes takes a pod off the list when it begins to end: what it has in flight goes on.
             let slot = Shared::roster().slot(&self.config.cluster, host);
@@ -179,13 +182,13 @@ impl Listener {
     }
 
     /// All hosts that the leader knows of.
-    fn hosts(&self) -> Option<Vec<HostStatus>> {
-        let (snapshot, drains) = (self.shared.snapshot()?, self.shared.drains());
+    fn hosts(&self, snapshot: Snapshot) -> Vec<HostStatus> {
+        let drains = self.shared.drains();
         let host = |entry: Entry| {
             let Holding { requests, prefill_tokens, .. } = self.in_flight(entry.slot);
             HostStatus { mark: drains.of(&entry.address), entry, requests, prefill_tokens }
         };
-        Some(snapshot.hosts.into_iter().map(host).collect())
+        snapshot.hosts.into_iter().map(host).collect()
     }
 
     fn at(&self) -> Freshness {
