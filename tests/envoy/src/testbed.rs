@@ -7,13 +7,12 @@ use crate::config::{Config, KVROUTE};
 use crate::envoy::{Envoy, Options};
 use crate::wait::until;
 use anyhow::{ensure, Result};
-use fleet::{Counts, EngineOptions, Fleet, RequestRecord};
+use fleet::{Counts, EngineOptions, EngineReport, Fleet, RequestRecord};
 use hyper::Request;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Within this the filter has polled every engine for the first time: two poll intervals, and room for a busy
-/// machine.
+/// Within this the filter has polled every engine some times: a few poll intervals, and room for a busy machine.
 const POLLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Far longer than any answer takes: what is not there by then hangs.
@@ -81,21 +80,23 @@ impl Testbed {
     }
 }
 
-/// Waits until every engine of the fleet has been polled, and has shown that it generates: all are fresh.
+/// Waits until every engine of the fleet has shown that it generates, and every worker knows it.
 pub async fn polled(fleet: &Fleet) -> Result<()> {
-    all_have(fleet, "every engine has been polled and has generated", |counts| {
-        counts.scrapes > 0 && counts.proofs > 0
-    })
-    .await
+    all_have(fleet, "every engine has generated", |_, counts| counts.proofs > 0).await?;
+    polled_again(fleet).await
 }
 
-/// Waits until every engine has been polled since the report was reset.
+/// Waits until every worker knows what the engines say now. The leader tells the others at its next tick, and they look at
+/// theirs: ticks are many times as frequent as polls, so that before an engine's second poll from now they have.
 pub async fn polled_again(fleet: &Fleet) -> Result<()> {
-    all_have(fleet, "every engine has been polled again", |counts| counts.scrapes > 0).await
+    let before: Vec<u64> = fleet.report().engines.iter().map(|engine| engine.counts.scrapes).collect();
+    let more = |engine: usize, counts: Counts| counts.scrapes >= before[engine] + 2;
+    all_have(fleet, "every engine has been polled twice", more).await
 }
 
-async fn all_have(fleet: &Fleet, what: &str, is_so: impl Fn(Counts) -> bool) -> Result<()> {
-    let all = || fleet.report().engines.iter().all(|engine| is_so(engine.counts)).then_some(());
+async fn all_have(fleet: &Fleet, what: &str, is_so: impl Fn(usize, Counts) -> bool) -> Result<()> {
+    let is_true = |(n, engine): (usize, &EngineReport)| is_so(n, engine.counts);
+    let all = || fleet.report().engines.iter().enumerate().all(is_true).then_some(());
     until(what, POLLED_WITHIN, async || all()).await
 }
 

@@ -163,7 +163,6 @@ async fn three_hundred_clients_that_leave_before_an_answer_leave_nothing_behind(
 
     answer_with(&testbed, Fault::Clear).await;
     // While they stood still, so did their gauges.
-    testbed.fleet.reset_report();
     polled_again(&testbed.fleet).await.unwrap();
     let mut placed: BTreeMap<String, usize> = BTreeMap::new();
     for number in 1_000..1_100 {

@@ -56,7 +56,6 @@ async fn a_popular_prefix_spreads_under_load_and_contracts_after_it() {
 
     testbed.released().await.unwrap();
     // The engines say that the load is gone, and the filter has asked them.
-    testbed.fleet.reset_report();
     polled_again(&testbed.fleet).await.unwrap();
     let chat = Chat::new(&plan.systems[0]);
     let mut after: BTreeMap<String, usize> = BTreeMap::new();

@@ -53,7 +53,10 @@ impl Gateways {
             let envoy = gateways.start_one(n, secret).await;
             gateways.envoys.push(Some(envoy));
         }
-        polled(&gateways.fleet).await.unwrap();
+        // Each polls them.
+        for _ in secrets {
+            polled(&gateways.fleet).await.unwrap();
+        }
         gateways
     }
 

@@ -30,9 +30,6 @@ async fn the_queue_of_real_requests_is_told_in_json_and_in_envoys_metrics_and_st
     }
 
     polled(&fleet).await.unwrap();
-    // The engines have shown that they serve; so that both get requests, every worker must know.
-    let ready = async || (control.signals().await.ok()?["ready_replicas"] == 2).then_some(());
-    until("both are ready", SOON, ready).await.unwrap();
     let requests: Vec<_> = (0..32)
         .map(|n| {
             let chat = Chat::new(&format!("Assistant {n}")).user("Tell me everything.").max_tokens(4_000);
