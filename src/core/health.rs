@@ -3,7 +3,8 @@
 //! A host whose requests failed three times in a row, over all workers, is left out for a second, and then tried with
 //! one: if that fails too for two, four, up to ten seconds. What it takes to be believed again depends on what was
 //! wrong: any answer ends that it could not be reached, only something generated that it was silent, for a stuck engine
-//! goes on to answer whatever needs no computing.
+//! goes on to answer whatever needs no computing. Where answers began and were broken off, the next that begins lets the
+//! others in behind it, one after another, and only one that comes to its end clears the host.
 //!
 //! Every worker tells the others in its bulletin what it has against whom ([`Seen`]), and takes over theirs. The one
 //! that saw a host fail tries it first ([`HEARD_LATER_MS`]); the others then know within a tick that it is being tried.
@@ -42,7 +43,7 @@ pub enum Why {
     /// No connection could be made.
     #[default]
     Connect,
-    /// It broke off, before or amid its answer.
+    /// It broke off before its answer began.
     Reset,
     /// It did not answer in time.
     TimedOut,
@@ -54,6 +55,8 @@ pub enum Why {
     Aborts,
     /// It has requests and gives no byte, for much longer than they should take.
     Silent,
+    /// It broke off amid its answer.
+    Broken,
 }
 
 /// How much an answer proves.
@@ -63,6 +66,8 @@ pub enum Sign {
     Answered,
     /// Something was generated.
     Generated,
+    /// It came to its end, whatever it was.
+    Ended,
     /// It was generated to its end.
     Finished,
 }
@@ -86,8 +91,16 @@ mod flags {
 }
 
 impl Why {
-    const ALL: [Why; 7] =
-        [Why::Connect, Why::Reset, Why::TimedOut, Why::Error, Why::Retried, Why::Aborts, Why::Silent];
+    const ALL: [Why; 8] = [
+        Why::Connect,
+        Why::Reset,
+        Why::TimedOut,
+        Why::Error,
+        Why::Retried,
+        Why::Aborts,
+        Why::Silent,
+        Why::Broken,
+    ];
 
     /// What an answer that begins with `status` says against its host, by Envoy's flags. `asked` says that the request
     /// had been sent to its end.
@@ -111,7 +124,7 @@ impl Why {
         match flags {
             _ if flags & flags::CLIENT != 0 => None,
             _ if flags & flags::CONNECT != 0 => Some(Why::Connect),
-            _ if flags & flags::RESET != 0 => Some(Why::Reset),
+            _ if flags & flags::RESET != 0 => Some(if began { Why::Broken } else { Why::Reset }),
             _ if flags & flags::IDLE != 0 => Some(Why::TimedOut),
             _ if flags & (flags::UPSTREAM_TIMEOUT | flags::DURATION) != 0 && !began => Some(Why::TimedOut),
             _ => None,
@@ -122,12 +135,13 @@ impl Why {
     pub fn as_str(self) -> &'static str {
         match self {
             Why::Connect => "no connection could be made",
-            Why::Reset => "its last requests were broken off",
+            Why::Reset => "its last requests were broken off before they were answered",
             Why::TimedOut => "its last requests were not answered in time",
             Why::Error => "its last requests were answered 5xx",
             Why::Retried => "its last requests had to be sent to another",
             Why::Aborts => "it aborts what it is asked before it generates anything",
             Why::Silent => "it has requests and gives no byte",
+            Why::Broken => "its last answers were broken off",
         }
     }
 
@@ -146,6 +160,7 @@ impl Why {
         match self {
             Why::Connect | Why::Error | Why::Retried => Sign::Answered,
             Why::Reset | Why::TimedOut | Why::Silent => Sign::Generated,
+            Why::Broken => Sign::Ended,
             Why::Aborts => Sign::Finished,
         }
     }
@@ -225,6 +240,8 @@ impl Health {
             let praised_until_ms = if is_doubted { now_ms + TOLD_MS } else { self.praised_until_ms };
             let own = Seen { good_ms: now_ms, ..Seen::default() };
             *self = Self { own, praised_until_ms, ..Self::default() };
+        } else if sign == Sign::Generated && self.standing().why == Why::Broken {
+            self.try_next();
         }
     }
 
@@ -261,10 +278,15 @@ impl Health {
     /// `stream` is over. If it was to try the host and has told nothing, somebody else may.
     pub fn ended(&mut self, stream: u32) {
         if self.trying == Some(stream) {
-            self.trying = None;
-            self.own.until_ms = 0;
-            self.others.until_ms = 0;
+            self.try_next();
         }
+    }
+
+    /// Whoever comes next may try the host.
+    fn try_next(&mut self) {
+        self.trying = None;
+        self.own.until_ms = 0;
+        self.others.until_ms = 0;
     }
 
     /// What the other workers are to know.

@@ -78,8 +78,32 @@ struct Held {
     /// When the prefill is taken to be over, if the response will not show it. Milliseconds of the wall
     /// clock.
     over_at_ms: Option<u64>,
-    /// Whether an engine computes it, as far as is known: nothing can be said of a request that was not read.
-    computes: bool,
+    /// What its engine makes of it, and since when it has all of it, in milliseconds of the wall clock.
+    work: Work,
+    asked_ms: Option<u64>,
+}
+
+/// What an engine makes of a request, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Nothing can be said.
+    Unknown,
+    /// It computes it, and how it answers is not known.
+    Computed,
+    /// It computes it, and the answer comes bit by bit unless [`Router::will_not_stream`] was told.
+    Read,
+}
+
+impl Work {
+    fn of(reason: Reason) -> Self {
+        match reason {
+            Reason::Unread(Unread::Path | Unread::NoBody | Unread::Upgrade) | Reason::NoHosts => {
+                Work::Unknown
+            }
+            Reason::Unread(_) | Reason::Session => Work::Computed,
+            Reason::Prefix | Reason::Spill | Reason::Cold | Reason::Pinned => Work::Read,
+        }
+    }
 }
 
 /// How much of a prompt the index knows.
@@ -352,7 +376,8 @@ impl Router {
             prefill_tokens: tokens,
             spared_tokens: decision.spared_tokens,
             over_at_ms: None,
-            computes: !matches!(decision.reason, Reason::Unread(_)),
+            work: Work::of(decision.reason),
+            asked_ms: None,
         };
         self.held.insert(stream, held);
         Some(self.apply_change(Change {
@@ -363,6 +388,13 @@ impl Router {
             cold: i64::from(decision.reason == Reason::Cold),
             cold_mark: decision.cold_mark,
         }))
+    }
+
+    /// The request's body has been sent to its end: its engine has it from now on.
+    pub fn asked(&mut self, stream: u32, now_ms: u64) {
+        if let Some(held) = self.held.get_mut(&stream) {
+            held.asked_ms = Some(now_ms.max(held.at_ms));
+        }
     }
 
     /// The prompt has been read and walked to its end after it was decided by its head: corrects what its host was
@@ -609,9 +641,10 @@ impl Router {
     /// What this worker has open on each host that engines compute.
     fn open(&self) -> Vec<(Slot, Open)> {
         let mut all: Vec<(Slot, Open)> = Vec::new();
-        for held in self.held.values().filter(|held| held.computes) {
-            let streams = held.over_at_ms.is_none() && held.prefill_tokens > 0;
-            let one = Open { since_ms: held.at_ms, ahead_tokens: held.ahead_tokens, streams };
+        for held in self.held.values().filter(|held| held.work != Work::Unknown) {
+            let Some(since_ms) = held.asked_ms else { continue };
+            let streams = held.work == Work::Read && held.over_at_ms.is_none() && held.prefill_tokens > 0;
+            let one = Open { since_ms, ahead_tokens: held.ahead_tokens, streams };
             match all.iter_mut().find(|(slot, _)| *slot == held.slot) {
                 Some((_, open)) => {
                     open.since_ms = open.since_ms.min(one.since_ms);

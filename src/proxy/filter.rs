@@ -120,36 +120,20 @@ impl HttpContext for Filter {
     }
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
-        self.asked |= end_of_stream;
-        if let Some(action) = self.shed_at(end_of_stream) {
-            return action;
+        let action = self.body(size, end_of_stream);
+        if end_of_stream {
+            self.asked();
         }
-        if self.is_held() {
-            self.worker.borrow_mut().body_came();
-            self.held_bytes = self.held_bytes.saturating_add(size);
-        }
-        self.read_body(size, end_of_stream);
-        if self.is_held() && self.held_bytes >= self.config.prompt.hold_bytes {
-            // The body could not be read as far as it has come; it must not pile up all the same.
-            self.decide();
-        }
-        if !self.is_held() {
-            return Action::Continue;
-        }
-        if self.held_bytes > SMALL_BUFFER {
-            self.worker.borrow_mut().waits_for_more(self.stream);
-        }
-        // Not `Pause`: the next read may bring as much as the whole buffer holds, and Envoy would answer 413.
-        Action::StopIterationAndWatermark
+        action
     }
 
     fn on_http_request_trailers(&mut self, _count: usize) -> Action {
-        self.asked = true;
-        if let Some(action) = self.shed_at(true) {
-            return action;
-        }
-        self.end_body();
-        Action::Continue
+        let action = self.shed_at(true).unwrap_or_else(|| {
+            self.end_body();
+            Action::Continue
+        });
+        self.asked();
+        action
     }
 
     fn on_http_response_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
@@ -339,6 +323,36 @@ impl Filter {
             Shedding::AtEnd(_) => Some(Action::StopIterationAndWatermark),
             Shedding::Answered => Some(Action::Pause),
         }
+    }
+
+    /// A piece of the body comes.
+    fn body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        if let Some(action) = self.shed_at(end_of_stream) {
+            return action;
+        }
+        if self.is_held() {
+            self.worker.borrow_mut().body_came();
+            self.held_bytes = self.held_bytes.saturating_add(size);
+        }
+        self.read_body(size, end_of_stream);
+        if self.is_held() && self.held_bytes >= self.config.prompt.hold_bytes {
+            // The body could not be read as far as it has come; it must not pile up all the same.
+            self.decide();
+        }
+        if !self.is_held() {
+            return Action::Continue;
+        }
+        if self.held_bytes > SMALL_BUFFER {
+            self.worker.borrow_mut().waits_for_more(self.stream);
+        }
+        // Not `Pause`: the next read may bring as much as the whole buffer holds, and Envoy would answer 413.
+        Action::StopIterationAndWatermark
+    }
+
+    /// The request's body has come to its end: its engine has it, unless it is turned away.
+    fn asked(&mut self) {
+        self.asked = true;
+        self.worker.borrow_mut().asked(self.stream);
     }
 
     /// Sends a request on whose prompt is not known: by what names its conversation, or by load.
@@ -558,6 +572,9 @@ impl Filter {
             if let Some(slot) = slot.filter(|_| well) {
                 shadow.settle(self.stream, slot, self.reading.as_ref(), &mut worker, now_ms());
                 decided.slot = Some(slot);
+                if self.asked {
+                    worker.asked(self.stream);
+                }
             }
         } else if address != decided.address {
             worker.stats.moved.add(1);
@@ -630,10 +647,11 @@ impl Filter {
         };
         let mut worker = self.worker.borrow_mut();
         if self.response.ended {
-            match self.generated_by().zip(self.response.tail.as_ref()) {
-                Some((slot, tail)) if tail.is_aborted() => worker.failed(slot, Why::Aborts, self.decided_ms),
-                Some((slot, _)) => worker.answered(slot, Sign::Finished),
-                None => {}
+            match &self.response.tail {
+                _ if self.generated_by().is_none() => {}
+                Some(tail) if tail.is_aborted() => worker.failed(slot, Why::Aborts, self.decided_ms),
+                Some(_) => worker.answered(slot, Sign::Finished),
+                None => worker.answered(slot, Sign::Ended),
             }
             return;
         }

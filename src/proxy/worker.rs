@@ -241,6 +241,11 @@ impl Worker {
         self.router.worked(slot, sign, now_ms);
     }
 
+    /// A request has been sent to its end. A tick's time is good enough.
+    pub fn asked(&mut self, stream: u32) {
+        self.router.asked(stream, self.ticked_ms);
+    }
+
     /// A request that was sent at `sent_ms` failed by the host's fault.
     pub fn failed(&mut self, slot: Slot, why: Why, sent_ms: u64) {
         self.stats.host_failures.add(1);

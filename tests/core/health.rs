@@ -49,8 +49,8 @@ fn envoys_flags_say_what_a_failed_answer_is_and_whose() {
 #[test]
 fn an_answer_that_stops_is_held_against_its_host_but_not_a_client_that_leaves() {
     for (flags, began, why) in [
-        (0x40, true, Some(Why::Reset)),
-        (0x80_0000, true, Some(Why::Reset)),
+        (0x40, true, Some(Why::Broken)),
+        (0x80_0000, true, Some(Why::Broken)),
         (0x10, false, Some(Why::Reset)),
         (0x20, false, Some(Why::Connect)),
         (0x1_0000, true, Some(Why::TimedOut)),
@@ -112,12 +112,53 @@ fn what_it_takes_to_be_believed_again_depends_on_what_was_wrong() {
         (Why::TimedOut, false, true),
         // A stuck engine still finds fault with requests.
         (Why::Silent, false, true),
+        (Why::Broken, false, true),
         (Why::Aborts, false, false),
     ] {
         assert_eq!(enough(why, Sign::Answered), answered, "{why:?}");
         assert_eq!(enough(why, Sign::Generated), generated, "{why:?}");
         assert!(enough(why, Sign::Finished), "{why:?}");
     }
+}
+
+#[test]
+fn answers_that_are_broken_off_one_after_another_add_up_until_one_comes_to_its_end() {
+    for ends in [None, Some(Sign::Ended), Some(Sign::Finished)] {
+        let mut health = Health::default();
+        for _ in 0..3 {
+            health.answered(Sign::Generated, NOW_MS);
+            health.failed(Why::Broken, NOW_MS - 100, NOW_MS);
+            if let Some(sign) = ends {
+                health.answered(Sign::Generated, NOW_MS);
+                health.answered(sign, NOW_MS);
+            }
+        }
+        assert_eq!(health.is_suspect(NOW_MS), ends.is_none(), "{ends:?}");
+        assert_eq!(health.is_doubted(), ends.is_none(), "{ends:?}");
+    }
+}
+
+#[test]
+fn a_host_that_broke_answers_off_gets_one_at_a_time_until_one_comes_to_its_end() {
+    let mut health = Health::default();
+    fail(&mut health, 3, Why::Broken, NOW_MS);
+    let mut now_ms = NOW_MS + 1_000;
+    // The first that begins lets the next in, before it has ended.
+    for stream in 0..3 {
+        assert!(!health.is_suspect(now_ms), "{stream}");
+        health.tried_by(stream, now_ms);
+        assert!(health.is_suspect(now_ms + 10), "{stream}: the others wait for its first byte");
+        now_ms += 200;
+        health.answered(Sign::Generated, now_ms);
+    }
+    // It breaks off again: what was learned holds.
+    health.failed(Why::Broken, now_ms - 100, now_ms);
+    assert_eq!(left_out_ms(&health, now_ms), 2_000);
+    now_ms += 2_000;
+    health.tried_by(9, now_ms);
+    health.answered(Sign::Generated, now_ms + 10);
+    health.answered(Sign::Finished, now_ms + 500);
+    assert!(!health.is_doubted());
 }
 
 #[test]
@@ -178,7 +219,10 @@ fn failures_in_a_row_count_over_all_workers_and_a_success_ends_them_everywhere()
     assert_eq!(workers.suspect(NOW_MS), [true; 3]);
     let Life::Suspect { until_ms, why } = workers.life(2, NOW_MS) else { panic!("suspect") };
     assert_eq!((until_ms, why), (NOW_MS + 1_000, Why::Reset));
-    assert_eq!(workers.life(0, NOW_MS).reason(), "its last requests were broken off");
+    assert_eq!(
+        workers.life(0, NOW_MS).reason(),
+        "its last requests were broken off before they were answered"
+    );
 
     // An answer of one that had begun before goes on, and is told.
     workers.0[0].worked(Slot(1), Sign::Generated, NOW_MS + 50);

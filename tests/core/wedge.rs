@@ -5,7 +5,7 @@ use super::test;
 use kvroute::core::fleet::{Own, Polled, Slot};
 use kvroute::core::health::Why;
 use kvroute::core::life::Life;
-use kvroute::core::prompt::{Api, Outline};
+use kvroute::core::prompt::{Api, Outline, Unread};
 use kvroute::core::route::Walk;
 use kvroute::core::router::Router;
 use kvroute::core::scrape::EngineSample;
@@ -50,9 +50,18 @@ impl Scene {
         let mut decision = self.router.decide(&walk, &prompt, prompt.bytes(), self.now_ms);
         decision.hosts = vec![Slot(0)];
         self.router.commit(stream, &decision, self.now_ms);
+        self.router.asked(stream, self.now_ms);
         if !streams {
             self.router.will_not_stream(stream, self.now_ms);
         }
+    }
+
+    /// A request for the first host that cannot be read.
+    fn send_unread(&mut self, stream: u32, why: Unread) {
+        let mut decision = self.router.decide_unread(why, true, self.now_ms);
+        decision.hosts = vec![Slot(0)];
+        self.router.commit(stream, &decision, self.now_ms);
+        self.router.asked(stream, self.now_ms);
     }
 
     /// Half a second. Answers who was found to stand still.
@@ -225,4 +234,40 @@ fn what_an_engine_counts_is_told_to_all_workers() {
     assert_eq!([first, same, moved].map(|polled| polled.moved_ms), [10, 10, 30]);
     assert!(moved.counts_steps && !moved.after(&bare(1), &own, &own, 0, 40).counts_steps);
     assert_eq!(Polled::default().after(&bare(1), &own, &own, 0, 10).moved_ms, 0, "it counts nothing");
+}
+
+#[test]
+fn an_engine_that_makes_no_step_for_what_cannot_be_read_is_found_out_as_well() {
+    // On other paths, a file may be uploaded, or an answer awaited that comes when it comes.
+    for (why, found) in [
+        (Unread::NoReuse, true),
+        (Unread::Encoding, true),
+        (Unread::NotHeld, true),
+        (Unread::Path, false),
+        (Unread::Upgrade, false),
+    ] {
+        let mut scene = Scene::new();
+        scene.half_a_second([Some(&vllm(0, 7)), Some(&vllm(0, 5))]);
+        scene.send_unread(1, why);
+        let seconds = scene.seconds_until_found(|_| Some(vllm(0, 7)));
+        assert_eq!(seconds.is_some(), found, "{why:?}: {seconds:?}");
+    }
+    // Whether such an answer would have begun long ago is not known.
+    let mut scene = Scene::new();
+    scene.half_a_second([Some(&bare(0)), Some(&vllm(0, 5))]);
+    scene.send_unread(1, Unread::NoReuse);
+    assert_eq!(scene.seconds_until_found(|_| Some(bare(0))), None);
+}
+
+#[test]
+fn a_host_is_not_judged_by_a_request_that_its_client_still_sends() {
+    let mut scene = Scene::new();
+    scene.half_a_second([Some(&vllm(0, 7)), Some(&vllm(0, 5))]);
+    let decision = scene.router.decide_unread(Unread::NotHeld, true, scene.now_ms);
+    scene.router.commit(1, &decision, scene.now_ms);
+    assert_eq!(scene.seconds_until_found(|_| Some(vllm(0, 7))), None);
+    // From its end on it is the engine's.
+    scene.router.asked(1, scene.now_ms);
+    let seconds = scene.seconds_until_found(|_| Some(vllm(0, 7))).expect("found");
+    assert!((10.0..11.5).contains(&seconds), "{seconds}");
 }

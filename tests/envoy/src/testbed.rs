@@ -82,8 +82,13 @@ impl Testbed {
 
 /// Waits until every engine of the fleet has shown that it generates, and every worker knows it.
 pub async fn polled(fleet: &Fleet) -> Result<()> {
-    all_have(fleet, "every engine has generated", |_, counts| counts.proofs > 0).await?;
+    generated(fleet).await?;
     polled_again(fleet).await
+}
+
+/// Waits until every engine of the fleet has shown that it generates; workers may learn it a moment later.
+pub async fn generated(fleet: &Fleet) -> Result<()> {
+    all_have(fleet, "every engine has generated", |_, counts| counts.proofs > 0).await
 }
 
 /// Waits until every worker knows what the engines say now. The leader tells the others at its next tick, and they look at

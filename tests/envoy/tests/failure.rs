@@ -185,3 +185,23 @@ async fn each_answer_that_its_engine_breaks_off_is_held_against_it_once() {
     });
     assert_eq!(failures.await.unwrap(), 5);
 }
+
+/// Each begins well, one after another: only that none comes to its end tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_breaks_its_answers_off_one_after_another_is_left_for_another() {
+    let testbed = Testbed::start(2, engine(), Options::workers(1)).await.unwrap();
+    let chat = Chat::new(&"The same long prompt for all. ".repeat(100)).user("Hello");
+    let first = chat.post(testbed.address).await.unwrap();
+    let home = testbed.fleet.engines().iter().find(|engine| engine.address().to_string() == first.engine());
+    home.unwrap().fault(Fault::BreakOff).await;
+    let mut broken = 0;
+    for _ in 0..12 {
+        match chat.clone().max_tokens(2).post(testbed.address).await {
+            Ok(reply) if reply.is_complete() => assert_ne!(reply.engine(), first.engine()),
+            _ => broken += 1,
+        }
+    }
+    // Three; and on a busy machine one that tries it again a second later.
+    assert!((3..=5).contains(&broken), "{broken} of 12");
+    testbed.released().await.unwrap();
+}

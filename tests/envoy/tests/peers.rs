@@ -6,7 +6,7 @@ use gateway::chat::{Chat, Reply};
 use gateway::client::{self, Connection};
 use gateway::config::{Config, KVROUTE};
 use gateway::envoy::{Envoy, Options};
-use gateway::testbed::{polled, released};
+use gateway::testbed::{generated, released};
 use gateway::wait::until;
 use gateway::workload::text::text;
 use http_body_util::BodyExt;
@@ -53,9 +53,9 @@ impl Gateways {
             let envoy = gateways.start_one(n, secret).await;
             gateways.envoys.push(Some(envoy));
         }
-        // Each polls them.
-        for _ in secrets {
-            polled(&gateways.fleet).await.unwrap();
+        generated(&gateways.fleet).await.unwrap();
+        for n in 0..secrets.len() {
+            gateways.settled(n).await;
         }
         gateways
     }
@@ -121,10 +121,16 @@ impl Gateways {
     }
 
     /// Waits until all workers of a gateway have had their ticks since it heard: it hears, tells its other worker in
-    /// the same tick, and that one reads in its next. Two more exchanges are many ticks later.
+    /// the same tick, and that one reads in its next. Two more exchanges, whatever comes of them, are many ticks later.
     async fn settled(&self, n: usize) {
-        let pulled = self.counter(n, "pulled").await;
-        self.reaches(n, "pulled", pulled + 2 * self.addresses.len() as u64).await;
+        let exchanges = async || {
+            let stats = self.envoy(n).admin().stats().await.unwrap();
+            let ended = |how| stats.value(&format!("wasmcustom.kvroute_peers_{how}_total"));
+            ["pulled", "failed", "refused"].map(ended).iter().sum::<u64>()
+        };
+        let more = exchanges().await + 2 * self.addresses.len() as u64;
+        let reached = async || (exchanges().await >= more).then_some(());
+        until("two more exchanges", HEARD_WITHIN, reached).await.unwrap();
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can a response's body be? Bytes that are there, or the events of answers that are still being generated.
 
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -30,17 +30,14 @@ impl<B: Into<Bytes>> From<B> for Body {
 
 impl hyper::body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let bytes = match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take()),
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(Ok)),
             Self::Events(events) => events.poll_next(context),
         };
-        bytes.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+        bytes.map(|bytes| bytes.map(|bytes| bytes.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {

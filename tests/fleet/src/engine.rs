@@ -49,6 +49,7 @@ struct Parts {
 pub(crate) struct Faults {
     pub(crate) hang: bool,
     pub(crate) status: Option<u16>,
+    pub(crate) break_off: bool,
     pub(crate) metrics: Option<MetricsFault>,
 }
 
@@ -170,6 +171,7 @@ impl Engine {
                 self.reopen(&mut reopening, duration(down_seconds));
             }
             Fault::Status { code } => self.0.faults.send_modify(|faults| faults.status = Some(code)),
+            Fault::BreakOff => self.0.faults.send_modify(|faults| faults.break_off = true),
             Fault::Metrics(fault) => self.fault_metrics(fault),
             Fault::Stall => core.live(Life::Stalled),
             Fault::Pause => core.live(Life::Paused),
@@ -209,6 +211,11 @@ impl Engine {
     /// The status that a fault makes all generation requests end in.
     pub(crate) fn failing_with(&self) -> Option<u16> {
         self.0.faults.borrow().status
+    }
+
+    /// Whether a fault cuts all answers off after their first text.
+    pub(crate) fn breaks_off(&self) -> bool {
+        self.0.faults.borrow().break_off
     }
 
     /// The HTTP side's faults; wait on it for one to end.

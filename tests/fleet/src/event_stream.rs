@@ -1,6 +1,7 @@
 //! What goes out on a stream, and when? An event for each token (or each few) as the engine generates it, made
 //! when the connection asks for more: no task and no channel in between.
 
+use std::io;
 use std::task::{Context, Poll};
 
 use hyper::body::Bytes;
@@ -21,6 +22,19 @@ pub(crate) struct EventStream {
     entry: Entry,
     greeted: bool,
     ended: bool,
+    /// Whether the connection is cut after the first text.
+    breaks_off: bool,
+    cut: Cut,
+}
+
+/// Where a stream stands that is cut.
+#[derive(Clone, Copy, PartialEq)]
+enum Cut {
+    /// Nothing was said yet.
+    Later,
+    /// What was said must be on its way first: a connection sends when nothing more is ready.
+    Sending,
+    Now,
 }
 
 struct StreamedChoice {
@@ -37,14 +51,40 @@ impl EventStream {
         n: usize,
         tokens_per_chunk: usize,
         entry: Entry,
+        breaks_off: bool,
     ) -> Self {
         let choice = |ticket| StreamedChoice { ticket, told: 0, begun: false, finished: false };
         let choices = tickets.into_iter().map(choice).collect();
-        Self { answer, choices, n, tokens_per_chunk, entry, greeted: false, ended: false }
+        Self {
+            answer,
+            choices,
+            n,
+            tokens_per_chunk,
+            entry,
+            greeted: false,
+            ended: false,
+            breaks_off,
+            cut: Cut::Later,
+        }
     }
 
-    /// All events that are due, or the end.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    /// All events that are due, or the end; an error where the connection is to be cut.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        match self.cut {
+            Cut::Later => self.poll_events(context).map(|events| events.map(Ok)),
+            Cut::Sending => {
+                self.cut = Cut::Now;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Cut::Now => {
+                self.entry.settle(Outcome::Failed);
+                Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())))
+            }
+        }
+    }
+
+    fn poll_events(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -72,7 +112,9 @@ impl EventStream {
         }
         self.entry.saw_first_token();
         self.entry.used(self.usage());
-        if self.choices.iter().all(|choice| choice.finished) {
+        if self.breaks_off {
+            self.cut = Cut::Sending;
+        } else if self.choices.iter().all(|choice| choice.finished) {
             self.end(&mut events);
         }
         Poll::Ready(Some(Bytes::from(events)))

@@ -37,6 +37,8 @@ pub enum Fault {
         /// HTTP status, 400 to 599.
         code: u16,
     },
+    /// Each streamed answer begins, and its connection is cut after the first text.
+    BreakOff,
     /// Only `/metrics` fails.
     Metrics(MetricsFault),
     /// Computing stops in mid-step: requests stand still, gauges too, `/health` is 200.

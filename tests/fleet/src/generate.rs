@@ -106,7 +106,8 @@ fn jobs(generation: &Generation, tokens_per_chunk: usize) -> Vec<Job> {
 fn stream(engine: &Engine, accepted: Accepted, mut entry: Entry) -> Response<Body> {
     let Accepted { generation: Generation { wish, answer, .. }, tickets } = accepted;
     entry.answered(200);
-    let events = EventStream::new(answer, tickets, wish.n, engine.options().tokens_per_chunk, entry);
+    let tokens_per_chunk = engine.options().tokens_per_chunk;
+    let events = EventStream::new(answer, tickets, wish.n, tokens_per_chunk, entry, engine.breaks_off());
     respond(StatusCode::OK, "text/event-stream; charset=utf-8", Body::Events(Box::new(events)))
 }
 

@@ -128,6 +128,21 @@ async fn a_status_is_for_generation_only() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_broken_off_begins_well_and_has_no_end() {
+    let (fleet, client) = one_engine(EngineOptions::default()).await;
+    fleet.engine(0).fault(Fault::BreakOff).await;
+    let asked = json!({ "prompt": "x", "max_tokens": 4, "stream": true });
+    let mut response = client.post("/v1/completions", asked).await;
+    assert_eq!(response.status(), 200);
+    let first = response.chunk().await.expect("it begins").expect("with text");
+    assert!(first.starts_with(b"data: {"), "{first:?}");
+    response.chunk().await.expect_err("it is cut");
+    assert_eq!(fleet.report().total.failed, 1);
+    fleet.engine(0).fault(Fault::Clear).await;
+    client.complete("x", 4).await;
+}
+
+#[tokio::test]
 async fn metrics_lie_in_each_way_while_requests_are_served() {
     let (fleet, client) = one_engine(EngineOptions::default()).await;
     let metrics = |fault| fleet.engine(0).fault(Fault::Metrics(fault));
