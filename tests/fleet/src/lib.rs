@@ -23,6 +23,7 @@
 //! | what came in, and what does it ask for | `received`, `request`, `chat_template`, `prompt` |
 //! | how does each API say it | `api` with a file for each family, `answer` |
 //! | when is it computed, what is cached | `engine_core`, `scheduler`, `sequence`, `kv_cache` |
+//! | what can engines have of each other | `kv_tier` |
 //! | what does a request leave in a cache, for who records a workload | `footprint` |
 //! | how is it answered | `generate`, `event_stream`, `orca` |
 //! | what is measured | `stats`, `exposition`, `metric_help`, `utilisation` |
@@ -42,6 +43,7 @@ mod fleet;
 mod footprint;
 mod generate;
 mod kv_cache;
+mod kv_tier;
 mod metric_help;
 mod options;
 mod orca;
