@@ -1,8 +1,8 @@
 //! A fleet of mock vLLM engines: real HTTP, a real queue, a real prefix cache, and no model.
 //!
 //! What a router can see of vLLM behaves as in vLLM 0.32: its API and errors, its metrics, queueing, chunked prefill,
-//! batched decode, prefix cache hits and eviction, and the ways it fails. What a prompt means does not matter here:
-//! a few bytes are a token, and answers are letters.
+//! batched decode, prefix cache hits and eviction, a KV tier that engines share, and the ways it fails. What a prompt
+//! means does not matter here: a few bytes are a token, and answers are letters.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {

@@ -5,7 +5,7 @@ use reqwest::Method;
 
 use crate::client::{cached_tokens, prompt_tokens, text, value, Client, Streamed};
 
-/// A tier for 62 prompts of 1,000 tokens and more.
+/// A tier that holds all that a test puts in.
 fn with_tier() -> EngineOptions {
     EngineOptions { kv_tier_tokens: 1 << 16, ..EngineOptions::default() }
 }
