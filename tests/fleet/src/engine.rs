@@ -14,6 +14,7 @@ use crate::api::StoredResponses;
 use crate::engine_core::{EngineCore, Life};
 use crate::exposition;
 use crate::fault::{Fault, MetricsFault};
+use crate::kv_tier::KvTier;
 use crate::options::EngineOptions;
 use crate::port::Port;
 use crate::report::{EngineReport, Ledger, RequestRecord};
@@ -56,9 +57,14 @@ pub(crate) struct Faults {
 impl Engine {
     /// An engine that listens on `port`, 0 lets the system choose, once it has loaded its model for so long. Until then
     /// connections are refused.
-    pub(crate) fn start(port: u16, options: EngineOptions, loading: Duration) -> io::Result<Self> {
+    pub(crate) fn start(
+        port: u16,
+        options: EngineOptions,
+        tier: Option<KvTier>,
+        loading: Duration,
+    ) -> io::Result<Self> {
         let port = Port::reserve(port)?;
-        let (core, steps) = EngineCore::start(options.clone());
+        let (core, steps) = EngineCore::start(options.clone(), tier);
         let engine = Self(Arc::new(Parts {
             options,
             port,

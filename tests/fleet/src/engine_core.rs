@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::kv_tier::KvTier;
 use crate::options::EngineOptions;
 use crate::prompt::Prompt;
 use crate::scheduler::Scheduler;
@@ -22,6 +23,8 @@ const MAX_LAG: Duration = Duration::from_millis(20);
 /// The scheduler, its numbers and the life of one engine.
 pub(crate) struct EngineCore {
     options: EngineOptions,
+    /// What it shares with other engines. Outlives its process.
+    tier: Option<KvTier>,
     state: Mutex<State>,
     work: Notify,
     /// Tells a step under way that its time was reckoned with a speed that holds no more.
@@ -91,10 +94,10 @@ pub(crate) struct Ticket {
 
 impl EngineCore {
     /// An engine at rest, and the task that runs it; who aborts the task stops the engine.
-    pub(crate) fn start(options: EngineOptions) -> (Arc<Self>, JoinHandle<()>) {
-        let state = Mutex::new(State::new(&options));
+    pub(crate) fn start(options: EngineOptions, tier: Option<KvTier>) -> (Arc<Self>, JoinHandle<()>) {
+        let state = Mutex::new(State::new(&options, tier.clone()));
         let (work, pace, next_id) = (Notify::new(), Notify::new(), AtomicU64::new(0));
-        let core = Arc::new(Self { options, state, work, pace, next_id });
+        let core = Arc::new(Self { options, tier, state, work, pace, next_id });
         let task = tokio::spawn(run(core.clone()));
         (core, task)
     }
@@ -167,7 +170,7 @@ impl EngineCore {
 
     /// A new process: nothing cached, nothing counted, nothing queued.
     pub(crate) fn restart(&self) {
-        *self.lock() = State::new(&self.options);
+        *self.lock() = State::new(&self.options, self.tier.clone());
         self.pace.notify_waiters();
         self.work.notify_one();
     }
@@ -207,10 +210,12 @@ impl EngineCore {
             progress,
             blocks: Vec::new(),
             published: 0,
+            stored: 0,
             computed: 0,
             scheduled: 0,
             generated: 0,
             cached_tokens: None,
+            fetched_tokens: 0,
         };
         (ticket, sequence)
     }
@@ -224,7 +229,7 @@ impl EngineCore {
         let now = Instant::now();
         let State { scheduler, stats, slowness, .. } = &mut *state;
         let step = scheduler.begin_step(now, stats)?;
-        let duration = self.options.step_time(step.prefill, step.decoding).mul_f64(*slowness);
+        let duration = self.options.step_time(step).mul_f64(*slowness);
         state.note_utilisation(now);
         Some(duration)
     }
@@ -262,9 +267,9 @@ impl EngineCore {
 }
 
 impl State {
-    fn new(options: &EngineOptions) -> Self {
+    fn new(options: &EngineOptions, tier: Option<KvTier>) -> Self {
         Self {
-            scheduler: Scheduler::new(options),
+            scheduler: Scheduler::new(options, tier),
             stats: Stats::new(options.longest_sequence()),
             life: Life::Awake,
             slowness: 1.0,

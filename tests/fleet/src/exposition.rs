@@ -58,8 +58,8 @@ fn prefix_cache(page: &mut Page, options: &EngineOptions, stats: &Stats) {
         page.counter("vllm:prefix_cache_hits", hits);
     }
     if options.metrics_names == MetricsNames::Current {
-        page.counter("vllm:external_prefix_cache_queries", 0);
-        page.counter("vllm:external_prefix_cache_hits", 0);
+        page.counter("vllm:external_prefix_cache_queries", stats.external_queries);
+        page.counter("vllm:external_prefix_cache_hits", stats.external_hits);
     }
     page.counter("vllm:num_preemptions", stats.preemptions);
 }
@@ -67,9 +67,10 @@ fn prefix_cache(page: &mut Page, options: &EngineOptions, stats: &Stats) {
 fn tokens(page: &mut Page, options: &EngineOptions, stats: &Stats) {
     page.counter("vllm:prompt_tokens", stats.prompt_tokens);
     if options.metrics_names == MetricsNames::Current {
-        let cached = stats.cached_prompt_tokens;
-        let computed = stats.prompt_tokens - cached;
-        let sources = [("local_compute", computed), ("local_cache_hit", cached), ("external_kv_transfer", 0)];
+        let (cached, fetched) = (stats.cached_prompt_tokens, stats.fetched_prompt_tokens);
+        let (computed, hits) = (stats.prompt_tokens - cached, cached - fetched);
+        let sources =
+            [("local_compute", computed), ("local_cache_hit", hits), ("external_kv_transfer", fetched)];
         page.counters("vllm:prompt_tokens_by_source", "source", &sources);
         page.counter("vllm:prompt_tokens_cached", cached);
     }

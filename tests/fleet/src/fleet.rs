@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::control::Control;
 use crate::engine::Engine;
 use crate::fault::Fault;
+use crate::kv_tier::KvTier;
 use crate::options::EngineOptions;
 use crate::port::Port;
 use crate::report::{Counts, FleetReport};
@@ -17,6 +18,8 @@ use crate::report::{Counts, FleetReport};
 /// `#[tokio::test(flavor = "multi_thread")]`, or the engines stand still as well.
 pub struct Fleet {
     engines: Vec<Engine>,
+    /// What those engines share that have a tier.
+    tier: Option<KvTier>,
     control: Option<Port>,
 }
 
@@ -28,7 +31,7 @@ impl Fleet {
 
     /// Starts one engine on each port. They listen when this returns.
     pub async fn start_on(ports: &[u16], options: EngineOptions) -> io::Result<Self> {
-        let mut fleet = Self { engines: Vec::with_capacity(ports.len()), control: None };
+        let mut fleet = Self { engines: Vec::with_capacity(ports.len()), tier: None, control: None };
         for port in ports {
             fleet.launch(*port, options.clone(), Duration::ZERO)?;
         }
@@ -39,9 +42,15 @@ impl Fleet {
     /// long. It may be another model than that of the others, and the port of an engine that was removed.
     pub fn launch(&mut self, port: u16, options: EngineOptions, loading: Duration) -> io::Result<Engine> {
         options.check().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-        let engine = Engine::start(port, options, loading)?;
+        let tier = self.tier_for(&options);
+        let engine = Engine::start(port, options, tier, loading)?;
         self.engines.push(engine.clone());
         Ok(engine)
+    }
+
+    fn tier_for(&mut self, options: &EngineOptions) -> Option<KvTier> {
+        let tokens = options.kv_tier_tokens;
+        (tokens > 0).then(|| self.tier.get_or_insert_with(|| KvTier::new(tokens)).clone())
     }
 
     /// Ends the engine at this address: streams are cut, and its port is free for another. False if there is none.

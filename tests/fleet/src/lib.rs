@@ -1,8 +1,8 @@
 //! A fleet of mock vLLM engines: real HTTP, a real queue, a real prefix cache, and no model.
 //!
 //! What a router can see of vLLM behaves as in vLLM 0.32: its API and errors, its metrics, queueing, chunked prefill,
-//! batched decode, prefix cache hits and eviction, and the ways it fails. What a prompt means does not matter here:
-//! a few bytes are a token, and answers are letters.
+//! batched decode, prefix cache hits and eviction, a KV tier that engines share, and the ways it fails. What a prompt
+//! means does not matter here: a few bytes are a token, and answers are letters.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
@@ -23,6 +23,7 @@
 //! | what came in, and what does it ask for | `received`, `request`, `chat_template`, `prompt` |
 //! | how does each API say it | `api` with a file for each family, `answer` |
 //! | when is it computed, what is cached | `engine_core`, `scheduler`, `sequence`, `kv_cache` |
+//! | what can engines have of each other | `kv_tier` |
 //! | what does a request leave in a cache, for who records a workload | `footprint` |
 //! | how is it answered | `generate`, `event_stream`, `orca` |
 //! | what is measured | `stats`, `exposition`, `metric_help`, `utilisation` |
@@ -42,6 +43,7 @@ mod fleet;
 mod footprint;
 mod generate;
 mod kv_cache;
+mod kv_tier;
 mod metric_help;
 mod options;
 mod orca;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 
+use crate::scheduler::Step;
+
 /// How one engine behaves. The defaults are small and fast, for tests: 1,000 prompt tokens take about 10 ms.
 ///
 /// The binary takes the same fields as flags, so each is described once, here.
@@ -29,6 +31,16 @@ pub struct EngineOptions {
     /// KV cache capacity, in blocks. Memory is taken only for blocks in use (about 60 bytes each).
     #[arg(long, default_value_t = Self::default().num_blocks)]
     pub num_blocks: usize,
+
+    /// Tokens in the KV tier that the fleet's engines share, as with LMCache; 0 means that there is none, or none for this
+    /// engine. The first engine with one makes it. Memory is taken only for blocks in use (about 100 bytes each).
+    #[arg(long, default_value_t = Self::default().kv_tier_tokens)]
+    pub kv_tier_tokens: usize,
+
+    /// What a token costs that is fetched from the KV tier, as a share of one that is computed. A fetch holds up the step
+    /// that it is for, as LMCache's does.
+    #[arg(long, default_value_t = Self::default().kv_tier_fetch_share)]
+    pub kv_tier_fetch_share: f64,
 
     /// Bytes of text that make one token, 1 to 8.
     #[arg(long, default_value_t = Self::default().bytes_per_token)]
@@ -95,6 +107,8 @@ impl Default for EngineOptions {
             version: "0.32.0".to_owned(),
             block_size: 16,
             num_blocks: 16_384,
+            kv_tier_tokens: 0,
+            kv_tier_fetch_share: 0.15,
             bytes_per_token: 4,
             max_model_len: 0,
             max_num_seqs: 64,
@@ -129,6 +143,9 @@ impl EngineOptions {
         if !(self.prefill_tokens_per_s.is_finite() && self.prefill_tokens_per_s >= 1.0) {
             return Err("prefill_tokens_per_s must be at least 1".to_owned());
         }
+        if !(0.0..=100.0).contains(&self.kv_tier_fetch_share) {
+            return Err("kv_tier_fetch_share must be 0 to 100".to_owned());
+        }
         for (name, ms) in
             [("decode_step_ms", self.decode_step_ms), ("decode_step_ms_per_seq", self.decode_step_ms_per_seq)]
         {
@@ -148,10 +165,11 @@ impl EngineOptions {
         }
     }
 
-    /// How long a step takes that prefills `prefill` tokens and decodes one token for `decoding` sequences.
-    /// The fixed part stands for reading the weights, which a step pays whatever it computes.
-    pub(crate) fn step_time(&self, prefill: usize, decoding: usize) -> Duration {
-        let seconds = prefill as f64 / self.prefill_tokens_per_s
+    /// How long a step takes. The fixed part stands for reading the weights, which a step pays whatever it computes.
+    pub(crate) fn step_time(&self, step: Step) -> Duration {
+        let Step { prefill, fetched, decoding } = step;
+        let prefill = prefill as f64 + self.kv_tier_fetch_share * fetched as f64;
+        let seconds = prefill / self.prefill_tokens_per_s
             + (self.decode_step_ms + self.decode_step_ms_per_seq * decoding.saturating_sub(1) as f64) / 1e3;
         Duration::from_secs_f64(seconds)
     }

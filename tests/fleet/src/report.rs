@@ -54,7 +54,7 @@ pub struct Counts {
     pub aborted: u64,
     /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Prompt tokens found in the prefix cache.
+    /// Prompt tokens found in the prefix cache or in the KV tier.
     pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
@@ -119,7 +119,7 @@ pub enum Outcome {
 pub struct Usage {
     /// Prompt tokens.
     pub prompt_tokens: usize,
-    /// Of these, found in the prefix cache.
+    /// Of these, found in the prefix cache or in the KV tier.
     pub cached_tokens: usize,
     /// Of these, in full blocks that this request added to the cache.
     pub created_cache_tokens: usize,

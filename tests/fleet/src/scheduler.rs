@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::kv_cache::KvCache;
+use crate::kv_tier::KvTier;
 use crate::options::EngineOptions;
 use crate::sequence::{Finish, Sequence};
 use crate::stats::Stats;
@@ -15,6 +16,7 @@ pub(crate) struct Scheduler {
     waiting: VecDeque<Sequence>,
     running: Vec<Sequence>,
     cache: KvCache,
+    tier: Option<KvTier>,
     block_size: usize,
     max_num_seqs: usize,
     max_num_batched_tokens: usize,
@@ -27,16 +29,19 @@ pub(crate) struct Scheduler {
 pub(crate) struct Step {
     /// Prompt tokens.
     pub(crate) prefill: usize,
+    /// Tokens that come from the tier.
+    pub(crate) fetched: usize,
     /// Sequences that get their next token.
     pub(crate) decoding: usize,
 }
 
 impl Scheduler {
-    pub(crate) fn new(options: &EngineOptions) -> Self {
+    pub(crate) fn new(options: &EngineOptions, tier: Option<KvTier>) -> Self {
         Self {
             waiting: VecDeque::new(),
             running: Vec::new(),
             cache: KvCache::new(options.num_blocks),
+            tier,
             block_size: options.block_size,
             max_num_seqs: options.max_num_seqs,
             max_num_batched_tokens: options.max_num_batched_tokens,
@@ -94,7 +99,8 @@ impl Scheduler {
                 at += 1;
             }
         }
-        while budget > 0 && self.running.len() < self.max_num_seqs && self.admit_first(now, stats) {
+        while budget > 0 && self.running.len() < self.max_num_seqs && self.admit_first(&mut step, now, stats)
+        {
             budget -= self.schedule(self.running.len() - 1, budget, &mut step);
         }
         self.step = (step.prefill + step.decoding > 0).then_some(step);
@@ -110,6 +116,7 @@ impl Scheduler {
                 continue;
             }
             sequence.computed += std::mem::take(&mut sequence.scheduled);
+            store(self.tier.as_ref(), sequence, self.block_size);
             if sequence.uncomputed() > 0 || sequence.is_finished() {
                 continue;
             }
@@ -152,7 +159,7 @@ impl Scheduler {
             };
             self.cache.release(&newest.blocks);
             newest.blocks.clear();
-            (newest.computed, newest.scheduled, newest.published) = (0, 0, 0);
+            (newest.computed, newest.scheduled, newest.published, newest.stored) = (0, 0, 0, 0);
             self.waiting.push_front(newest);
             stats.preempted();
             if self.running.len() == at {
@@ -163,8 +170,8 @@ impl Scheduler {
     }
 
     /// Moves the first waiting sequence into the batch if all its blocks can be had. At most all but one of its
-    /// tokens come from the cache, since the last one must be computed to generate anything.
-    fn admit_first(&mut self, now: Instant, stats: &mut Stats) -> bool {
+    /// tokens come from the cache and the tier, since the last one must be computed to generate anything.
+    fn admit_first(&mut self, step: &mut Step, now: Instant, stats: &mut Stats) -> bool {
         let Some(sequence) = self.waiting.front() else {
             return false;
         };
@@ -178,13 +185,23 @@ impl Scheduler {
             return false;
         };
         (sequence.blocks, sequence.published) = (blocks, hits);
-        sequence.computed = hits * self.block_size;
+        let fetched = self.fetchable(&sequence, hits);
+        sequence.computed = hits * self.block_size + fetched;
+        step.fetched += fetched;
         if sequence.cached_tokens.is_none() {
-            sequence.cached_tokens = Some(sequence.computed);
-            stats.admitted(&sequence, now);
+            (sequence.cached_tokens, sequence.fetched_tokens) = (Some(sequence.computed), fetched);
+            stats.admitted(&sequence, self.tier.is_some(), now);
         }
         self.running.push(sequence);
         true
+    }
+
+    /// Tokens of a sequence that the tier has after the first `hits` blocks. As LMCache says it to vLLM: all but the last
+    /// token, if it has the last block too.
+    fn fetchable(&self, sequence: &Sequence, hits: usize) -> usize {
+        let Some(tier) = &self.tier else { return 0 };
+        let run = tier.run(&sequence.chain.hashes()[hits..]);
+        (run * self.block_size).min(sequence.tokens() - hits * self.block_size - 1)
     }
 
     /// Puts the next tokens of a running sequence into the step, at most `budget`, and says how many. As in vLLM
@@ -204,5 +221,15 @@ impl Scheduler {
         fresh.for_each(|(id, hash)| self.cache.publish(*id, *hash));
         sequence.published = full.max(sequence.published);
         sequence.scheduled
+    }
+}
+
+/// Puts what a sequence has computed into the tier, when it is at least a block more.
+fn store(tier: Option<&KvTier>, sequence: &mut Sequence, block_size: usize) {
+    let hashes = sequence.chain.hashes();
+    let full = hashes.len().min(sequence.computed / block_size);
+    if let Some(tier) = tier.filter(|_| full > sequence.stored) {
+        tier.put(&hashes[..full], block_size);
+        sequence.stored = full;
     }
 }

@@ -25,11 +25,16 @@ pub(crate) struct Sequence {
     /// Pinned blocks, in order, and how many of them are findable in the cache.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) published: usize,
+    /// Blocks of which the tier has been told.
+    pub(crate) stored: usize,
     /// Tokens whose KV is there, and tokens that the step under way adds.
     pub(crate) computed: usize,
     pub(crate) scheduled: usize,
     pub(crate) generated: usize,
+    /// Tokens that it did not have to compute when it was admitted first.
     pub(crate) cached_tokens: Option<usize>,
+    /// Of these, fetched from the tier.
+    pub(crate) fetched_tokens: usize,
 }
 
 /// Why a sequence ended, in vLLM's words.
@@ -48,7 +53,7 @@ pub(crate) enum Finish {
 pub(crate) struct Snapshot {
     /// Tokens generated.
     pub(crate) generated: usize,
-    /// Prompt tokens found in the cache.
+    /// Prompt tokens found in the cache or the tier.
     pub(crate) cached_tokens: usize,
     pub(crate) finish: Option<Finish>,
 }

@@ -19,9 +19,13 @@ pub(crate) struct Stats {
     pub(crate) gauges: Gauges,
     pub(crate) prefix_cache_queries: u64,
     pub(crate) prefix_cache_hits: u64,
+    pub(crate) external_queries: u64,
+    pub(crate) external_hits: u64,
     pub(crate) preemptions: u64,
     pub(crate) prompt_tokens: u64,
+    /// Not computed: had or fetched.
     pub(crate) cached_prompt_tokens: u64,
+    pub(crate) fetched_prompt_tokens: u64,
     pub(crate) generation_tokens: u64,
     pub(crate) finished_length: u64,
     pub(crate) finished_abort: u64,
@@ -90,9 +94,12 @@ impl Stats {
             gauges: Gauges::default(),
             prefix_cache_queries: 0,
             prefix_cache_hits: 0,
+            external_queries: 0,
+            external_hits: 0,
             preemptions: 0,
             prompt_tokens: 0,
             cached_prompt_tokens: 0,
+            fetched_prompt_tokens: 0,
             generation_tokens: 0,
             finished_length: 0,
             finished_abort: 0,
@@ -108,10 +115,17 @@ impl Stats {
         }
     }
 
-    /// A sequence joined the batch for the first time: the moment at which vLLM asks its prefix cache.
-    pub(crate) fn admitted(&mut self, sequence: &Sequence, now: Instant) {
-        self.prefix_cache_queries += sequence.tokens() as u64;
-        self.prefix_cache_hits += sequence.computed as u64;
+    /// A sequence joined the batch for the first time: the moment at which vLLM asks its prefix cache, and then the
+    /// connector, if it has one, for all that it did not find there.
+    pub(crate) fn admitted(&mut self, sequence: &Sequence, has_tier: bool, now: Instant) {
+        let (tokens, fetched) = (sequence.tokens() as u64, sequence.fetched_tokens as u64);
+        let hits = sequence.computed as u64 - fetched;
+        self.prefix_cache_queries += tokens;
+        self.prefix_cache_hits += hits;
+        if has_tier {
+            self.external_queries += tokens - hits;
+            self.external_hits += fetched;
+        }
         self.queue_time.observe((now - sequence.arrived).as_secs_f64());
     }
 
@@ -123,6 +137,7 @@ impl Stats {
     pub(crate) fn saw_first_token(&mut self, sequence: &Sequence, now: Instant) {
         self.prompt_tokens += sequence.prompt_tokens as u64;
         self.cached_prompt_tokens += sequence.cached_tokens.unwrap_or(0) as u64;
+        self.fetched_prompt_tokens += sequence.fetched_tokens as u64;
         self.time_to_first_token.observe((now - sequence.arrived).as_secs_f64());
     }
 

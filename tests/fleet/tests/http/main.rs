@@ -11,3 +11,4 @@ mod faults;
 mod life;
 mod metrics;
 mod queue;
+mod tier;
