@@ -331,8 +331,8 @@ impl Router {
     }
 
     /// The fleet's queue at this moment.
-    pub fn reading(&self, now_ms: u64) -> Reading {
-        Reading::of(&self.situation(now_ms))
+    pub fn reading(&self, shed: u64, now_ms: u64) -> Reading {
+        Reading::of(&self.situation(now_ms), shed)
     }
 
     /// Whether the stream counts on a host.

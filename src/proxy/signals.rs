@@ -51,7 +51,7 @@ impl Publisher {
             return;
         }
         let before = meter.signals().slots.clone();
-        let reading = worker.router.reading(now_ms);
+        let reading = worker.router.reading(worker.stats.shed.told(), now_ms);
         meter.step(&reading, &config.signals, now_ms);
         worker.shared.publish_signals(meter.signals());
         self.gauges.set(meter.signals(), now_ms);

@@ -104,6 +104,11 @@ impl Counter {
         self.pending.set(self.pending.get().saturating_add(more));
     }
 
+    /// What all workers have told Envoy.
+    pub fn told(&self) -> u64 {
+        read(self.id).unwrap_or(0)
+    }
+
     fn flush(&self) {
         let more = self.pending.get();
         if let Some(id) = self.id.filter(|_| more > 0) {

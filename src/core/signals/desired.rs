@@ -3,13 +3,19 @@
 //! Each [`Ground`] asks for a number of replicas, and the most wins. Up at once, since a new replica takes tens of seconds
 //! to load; down only to the highest recommendation of a window, as HPA does.
 
-use super::Signals;
+use super::{Signals, Smooth};
 
 /// Seconds that a new replica is taken to load: a queue is judged by what it will be then.
 const LOADS_S: f64 = 30.0;
 
 /// A recommendation within this share of the bound to the next one leaves the replicas as they are. HPA takes a tenth.
 const TOLERANCE: f64 = 0.05;
+
+/// Requests a second that are turned away, below which none are: a mean never falls to nothing.
+const LEAST_SHED: f64 = 0.01;
+
+/// Clients that are turned away come again: of so many requests one at least is taken to be served.
+const MOST_SHED: f64 = 4.0;
 
 /// Most entries of the window's history: it holds only falling numbers.
 const MOST_ENTRIES: usize = 64;
@@ -22,6 +28,8 @@ pub enum Ground {
     Start,
     /// So many wait.
     Queue,
+    /// Requests are turned away.
+    Shed,
     /// The queue rises.
     Rising,
     /// So much prefill stands.
@@ -48,9 +56,10 @@ pub enum Ground {
 
 impl Ground {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Ground; 13] = [
+    pub const ALL: [Ground; 14] = [
         Ground::Start,
         Ground::Queue,
+        Ground::Shed,
         Ground::Rising,
         Ground::Backlog,
         Ground::Knee,
@@ -69,6 +78,7 @@ impl Ground {
         match self {
             Ground::Start => ("start", "nothing was seen yet: as many as are listed"),
             Ground::Queue => ("queue", "waiting requests over waiting_per_replica"),
+            Ground::Shed => ("shed", "requests are turned away: as many more as it takes to serve them, too"),
             Ground::Rising => {
                 ("rising", "the queue rises, and a new replica takes a while: some more at once")
             }
@@ -97,6 +107,8 @@ impl Ground {
 pub struct Terms {
     /// By those who wait.
     pub queue: f64,
+    /// By those who are turned away.
+    pub shed: f64,
     /// By how the queue rises.
     pub rising: f64,
     /// By the prefill that stands.
@@ -117,15 +129,29 @@ impl Signals {
         let (carry, ground) = self.carry();
         let terms = Terms {
             queue: smooth.fast / target,
+            shed: self.with_shed(),
             rising: if rises { ready + (ready / 4.0).max(1.0) } else { 0.0 },
             backlog: if tokens_a_replica > 0.0 { smooth.backlog / tokens_a_replica } else { 0.0 },
             carry,
         };
-        let asked =
-            [(Ground::Queue, terms.queue), (Ground::Rising, terms.rising), (Ground::Backlog, terms.backlog)];
+        let asked = [
+            (Ground::Queue, terms.queue),
+            (Ground::Shed, terms.shed),
+            (Ground::Rising, terms.rising),
+            (Ground::Backlog, terms.backlog),
+        ];
         let most =
             asked.into_iter().fold((ground, carry), |most, ask| if ask.1 > most.1 { ask } else { most });
         (terms, most.0)
+    }
+
+    /// Replicas that would serve those as well who are turned away: all are full when that begins.
+    fn with_shed(&self) -> f64 {
+        let Smooth { rate, shed, .. } = self.smooth;
+        if shed < LEAST_SHED {
+            return 0.0;
+        }
+        f64::from(self.ready) * rate / (rate - shed).max(rate / MOST_SHED)
     }
 
     /// Replicas that carry the present rate. Fewer than there are only by what was seen.
@@ -150,7 +176,8 @@ impl Signals {
     pub(super) fn recommend(&mut self, now_ms: u64) {
         let (terms, mut ground) = self.ask();
         self.terms = terms;
-        let need = terms.queue.max(terms.rising).max(terms.backlog).max(terms.carry);
+        let Terms { queue, shed, rising, backlog, carry } = terms;
+        let need = queue.max(shed).max(rising).max(backlog).max(carry);
         // Casts saturate.
         let [up, down] = [need * (1.0 - TOLERANCE), need * (1.0 + TOLERANCE)].map(|need| need.ceil() as u32);
         let mut wanted = self.desired.max(up).min(down);

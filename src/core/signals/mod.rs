@@ -103,8 +103,9 @@ struct Smooth {
     shown: f64,
     running: f64,
     backlog: f64,
-    /// Requests a second.
+    /// Requests a second, and of these those that were turned away.
     rate: f64,
+    shed: f64,
     /// Requests at the engines: this gateway's, and all.
     own: f64,
     all: f64,
@@ -188,12 +189,14 @@ impl Signals {
 pub struct Meter {
     signals: Signals,
     past: Vec<Past>,
+    /// Requests that were ever turned away, when it looked last.
+    shed: u64,
 }
 
 impl Meter {
     /// Goes on from what was published.
     pub fn from(signals: Signals) -> Self {
-        Self { signals, past: Vec::new() }
+        Self { signals, past: Vec::new(), shed: 0 }
     }
 
     /// What is to be published.
@@ -215,7 +218,11 @@ impl Meter {
         let scale = signals.scale();
         let had_looked = !self.past.is_empty();
         let began = signals.knee.look(&mut self.past, reading, scale, dt);
-        let rate = (had_looked && dt > 0.0).then(|| began.min(MOST_BEGUN) * scale.unwrap_or(1.0) / dt);
+        let shed = reading.shed.saturating_sub(std::mem::replace(&mut self.shed, reading.shed)) as f64;
+        let rates = (had_looked && dt > 0.0).then(|| {
+            let shed = shed.min(MOST_BEGUN);
+            ((began.min(MOST_BEGUN) * scale.unwrap_or(1.0) + shed) / dt, shed / dt)
+        });
         if !reading.is_known() {
             signals.hold(now_ms);
             return;
@@ -224,9 +231,10 @@ impl Meter {
             signals.whole_ms = now_ms;
         }
         signals.read(reading, &totals);
-        signals.average(totals.in_flight, rate.unwrap_or(signals.smooth.rate), is_first, dt);
+        let rates = rates.unwrap_or((signals.smooth.rate, signals.smooth.shed));
+        signals.average(totals.in_flight, rates, is_first, dt);
         if !signals.stale {
-            let is_calm = signals.waiting < 1.0 && readies == signals.ready;
+            let is_calm = signals.waiting < 1.0 && rates.1 == 0.0 && readies == signals.ready;
             // The mean of what ran a moment ago does not run now.
             let (rate, running) = (signals.rate(), signals.smooth.running.min(signals.running));
             signals.knee.calm(is_calm, rate, running, f64::from(signals.ready), dt);
@@ -263,8 +271,8 @@ impl Signals {
         self.prefill_rate = totals.prefill_rate.max(one);
     }
 
-    /// Moves the means.
-    fn average(&mut self, own: f64, rate: f64, is_first: bool, dt: f64) {
+    /// Moves the means. `rates` are those of all requests and of those that were turned away.
+    fn average(&mut self, own: f64, rates: (f64, f64), is_first: bool, dt: f64) {
         let step = Step { dt, is_first, may_fall: !self.stale };
         let smooth = &mut self.smooth;
         step.follow(&mut smooth.fast, self.waiting, FAST_S);
@@ -272,7 +280,8 @@ impl Signals {
         step.follow(&mut smooth.even, self.waiting, EVEN_S);
         step.follow(&mut smooth.running, self.running, EVEN_S);
         step.follow(&mut smooth.backlog, self.backlog_tokens, FAST_S);
-        step.follow(&mut smooth.rate, rate, EVEN_S);
+        step.follow(&mut smooth.rate, rates.0, EVEN_S);
+        step.follow(&mut smooth.shed, rates.1, EVEN_S);
         step.follow(&mut smooth.own, own, SLOW_S);
         step.follow(&mut smooth.all, self.running + self.waiting, SLOW_S);
         // Below a tenth of a request nothing waits.

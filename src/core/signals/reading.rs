@@ -37,6 +37,8 @@ pub struct Seen {
 pub struct Reading {
     /// All hosts.
     pub hosts: Vec<Seen>,
+    /// Requests that this gateway ever turned away, because every host was full; only differences matter.
+    pub shed: u64,
 }
 
 /// Sums over the fleet.
@@ -59,9 +61,10 @@ pub struct Totals {
 }
 
 impl Reading {
-    /// The fleet as a worker sees it.
-    pub fn of(situation: &Situation) -> Self {
-        Self { hosts: situation.fleet.hosts().iter().map(|host| Seen::of(situation, host)).collect() }
+    /// The fleet as a worker sees it, and what was ever turned away.
+    pub fn of(situation: &Situation, shed: u64) -> Self {
+        let hosts = situation.fleet.hosts().iter();
+        Self { hosts: hosts.map(|host| Seen::of(situation, host)).collect(), shed }
     }
 
     /// The sums over the hosts that something is known of: those that answer, and those that take requests, as they said

@@ -46,8 +46,9 @@ const TOP: [&str; 12] = [
 ];
 
 /// Names of what the desired replicas were made of.
-const TERMS: [&str; 20] = [
+const TERMS: [&str; 22] = [
     "queue_replicas",
+    "shed_replicas",
     "rising_replicas",
     "backlog_replicas",
     "carry_replicas",
@@ -59,6 +60,7 @@ const TERMS: [&str; 20] = [
     "backlog_tokens_mean_5s",
     "prefill_tokens_per_second",
     "requests_per_second_mean_30s",
+    "shed_per_second_mean_30s",
     "knee_requests_per_second_per_replica",
     "running_per_replica_without_queue",
     "waiting_per_replica",
@@ -135,6 +137,7 @@ impl Signals {
         let (terms, smooth, settings) = (&self.terms, &self.smooth, &self.settings);
         [
             terms.queue,
+            terms.shed,
             terms.rising,
             terms.backlog,
             terms.carry,
@@ -146,6 +149,7 @@ impl Signals {
             smooth.backlog,
             self.prefill_rate,
             self.rate().unwrap_or(UNKNOWN),
+            smooth.shed,
             self.knee.rate().unwrap_or(UNKNOWN),
             self.knee.calm_running().unwrap_or(UNKNOWN),
             settings.waiting_per_replica,

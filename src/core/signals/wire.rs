@@ -7,13 +7,13 @@ use crate::core::fleet::Slot;
 use crate::core::wire::{Reader, Writer};
 
 /// Layout of the value.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The numbers of a part, in the order in which they are written and read.
 pub type Fields<'a, const N: usize> = [&'a mut f64; N];
 
 /// How many numbers there are in all.
-const NUMBERS: usize = 26;
+const NUMBERS: usize = 28;
 
 impl Signals {
     /// The value for shared data.
@@ -68,8 +68,8 @@ impl Signals {
     fn numbers(&mut self) -> Vec<&mut f64> {
         let Self { settings, knee, terms, smooth, .. } = self;
         let config::Signals { waiting_per_replica, backlog_s, knee_share, .. } = settings;
-        let Terms { queue, rising, backlog, carry } = terms;
-        let Smooth { fast, slow, even, shown, running, backlog: tokens, rate, own, all } = smooth;
+        let Terms { queue, shed: turned, rising, backlog, carry } = terms;
+        let Smooth { fast, slow, even, shown, running, backlog: tokens, rate, shed, own, all } = smooth;
         let [done, seconds, at_least, calm_running, calm_s] = knee.fields();
         let numbers: [&mut f64; NUMBERS] = [
             &mut self.waiting,
@@ -81,6 +81,7 @@ impl Signals {
             backlog_s,
             knee_share,
             queue,
+            turned,
             rising,
             backlog,
             carry,
@@ -91,6 +92,7 @@ impl Signals {
             running,
             tokens,
             rate,
+            shed,
             own,
             all,
             done,

@@ -264,3 +264,28 @@ fn where_envoy_refuses_to_answer_a_host_does() {
     }
     assert_eq!(gateway.in_flight(), Vec::new());
 }
+
+/// Whoever scales the fleet must see them.
+#[test]
+fn those_who_are_turned_away_are_in_the_queue_signals() {
+    let mut gateway = shedding(&full());
+    let listens = json!({ "cluster": crate::gateway::CLUSTER, "control": true }).to_string();
+    let control = gateway.proxy.worker(&listens).expect("a good configuration");
+    let signals = || -> Value {
+        let asked = [(":method", "GET"), (":path", "/kvroute/signals"), (":authority", "gateway")];
+        let stream = control.request(asked, true);
+        let reply = stream.local_reply().expect("answered here");
+        stream.finish();
+        serde_json::from_slice(&reply.body).expect("JSON")
+    };
+    assert_eq!(signals()["terms"]["shed_per_second_mean_30s"], json!(0));
+    for _ in 0..300 {
+        told(&chat_with(&gateway, &[]));
+        gateway.run(100);
+    }
+    let terms = &signals()["terms"];
+    let number = |name: &str| terms[name].as_f64().expect("a number");
+    assert!((4.0..=10.0).contains(&number("shed_per_second_mean_30s")), "{terms}");
+    // Nobody is served: four times as many as there are.
+    assert_eq!(number("shed_replicas"), 12.0, "{terms}");
+}
