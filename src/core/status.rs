@@ -23,6 +23,29 @@ pub struct HostStatus {
     pub requests: u32,
     /// See [`HostStatus::requests`].
     pub prefill_tokens: u64,
+    /// How far the gateway's workers are.
+    pub workers: Workers,
+}
+
+/// The living workers of a gateway: each looks at its ticks who is marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workers {
+    /// How many there are.
+    pub count: usize,
+    /// By when all of them have ticked, in milliseconds of the wall clock; for ever where there are none.
+    pub ticked_ms: u64,
+}
+
+impl Workers {
+    /// Those whose heartbeats, in milliseconds of the wall clock, are no older than `dead_after_ms`.
+    pub fn of(heartbeats: impl Iterator<Item = u64>, dead_after_ms: u64, now_ms: u64) -> Self {
+        let mut workers = Self { count: 0, ticked_ms: u64::MAX };
+        for at_ms in heartbeats.filter(|at_ms| now_ms.saturating_sub(*at_ms) < dead_after_ms) {
+            workers.count += 1;
+            workers.ticked_ms = workers.ticked_ms.min(at_ms);
+        }
+        workers
+    }
 }
 
 impl HostStatus {
@@ -55,15 +78,15 @@ impl HostStatus {
         }
     }
 
-    /// Whether it may go: it is marked, its engine has said since that nothing runs and nothing waits, and the gateway
-    /// has nothing in flight there. An engine that does not answer may still be at work.
+    /// Whether it may go: it is marked, every worker has seen that, its engine has said since that nothing runs and nothing
+    /// waits, and the gateway has nothing in flight there. An engine that does not answer may still be at work.
     pub fn is_drained(&self, at: Freshness) -> bool {
         let Some(mark) = self.mark() else { return false };
         let polled = &self.entry.polled;
         let settled_ms = mark.since_ms.saturating_add(SETTLED_MS);
         let said = at.is_recent(polled.at_ms) && polled.at_ms >= settled_ms;
         let is_idle = polled.running == 0.0 && polled.waiting == 0.0 && self.requests == 0;
-        said && is_idle && at.now_ms >= settled_ms
+        said && is_idle && self.workers.ticked_ms >= settled_ms
     }
 
     /// As one JSON object.
@@ -135,6 +158,10 @@ pub fn to_json(
     let (running, waiting) = (running as u64, waiting as u64);
     let _ = write!(json, ",\"ready_hosts\":{ready},\"running\":{running},\"waiting\":{waiting}");
     let _ = write!(json, ",\"in_flight\":{in_flight}");
+    if let Some(Workers { count, ticked_ms }) = hosts.first().map(|host| host.workers) {
+        let _ =
+            write!(json, ",\"workers\":{count},\"oldest_tick_ms\":{}", at.now_ms.saturating_sub(ticked_ms));
+    }
     if let Some(Leader { id, generation }) = leader {
         let _ = write!(json, ",\"leader\":\"{id:016x}\",\"generation\":{generation}");
     }

@@ -9,7 +9,7 @@
 use super::host::{self, Headers};
 use super::shared::Shared;
 use super::stats::{OrCount, SlotGauges};
-use super::worker::now_ms;
+use super::worker::{now_ms, DEAD_AFTER_MS};
 use crate::core::config::{is_envoy_address, Config};
 use crate::core::drains::Drains;
 use crate::core::fleet::Slot;
@@ -177,16 +177,19 @@ impl Listener {
                 mark: self.shared.drains().of(host),
                 requests: held.requests,
                 prefill_tokens: held.prefill_tokens,
+                workers: self.shared.workers(DEAD_AFTER_MS, now_ms()),
             }
         })
     }
 
     /// All hosts that the leader knows of.
     fn hosts(&self, snapshot: Snapshot) -> Vec<HostStatus> {
+        // The workers first: what they had in flight by then is in the gauges.
+        let workers = self.shared.workers(DEAD_AFTER_MS, now_ms());
         let drains = self.shared.drains();
         let host = |entry: Entry| {
             let Holding { requests, prefill_tokens, .. } = self.in_flight(entry.slot);
-            HostStatus { mark: drains.of(&entry.address), entry, requests, prefill_tokens }
+            HostStatus { mark: drains.of(&entry.address), entry, requests, prefill_tokens, workers }
         };
         snapshot.hosts.into_iter().map(host).collect()
     }

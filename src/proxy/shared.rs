@@ -29,6 +29,7 @@ use crate::core::members::Members;
 use crate::core::roster::{Before, Roster};
 use crate::core::signals::Signals;
 use crate::core::snapshot::Snapshot;
+use crate::core::status::Workers;
 use crate::core::wire::{Reader, Writer};
 
 /// Workers that can take part, Envoy's main thread included. More than that route, but do not share.
@@ -254,6 +255,13 @@ impl Shared {
     /// What worker `n` has published. `None` if no worker ever had that number.
     pub fn worker(&self, n: usize) -> Option<(Vec<u8>, u32)> {
         read(&self.worker_key(n))
+    }
+
+    /// The workers that live: not silent for `dead_after_ms`.
+    pub fn workers(&self, dead_after_ms: u64, now_ms: u64) -> Workers {
+        let values = (0..MAX_WORKERS).map_while(|n| self.worker(n));
+        let heartbeats = values.filter_map(|(value, _)| Some(read_bulletin(&value)?.at_ms));
+        Workers::of(heartbeats, dead_after_ms, now_ms)
     }
 
     /// Takes the first number that no living worker has: never used, or silent since `silent_before_ms`.

@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 /// Milliseconds of silence after which a worker is taken to be dead. Envoy's own watchdog calls a thread
 /// that is stuck for 0.2 s a miss; ten seconds is a trapped VM.
-const DEAD_AFTER_MS: u64 = 10_000;
+pub const DEAD_AFTER_MS: u64 = 10_000;
 
 /// Values of other workers that are read in a tick: each takes 2 us under a lock that all share. With more workers,
 /// each hears the others that much more rarely.
@@ -93,6 +93,7 @@ pub struct Worker {
     /// Requests that wait for more of their body, though a small buffer is full, with when the last piece came.
     waiting: Vec<(u32, u64)>,
     told_of_stall: bool,
+    told_of_slots: bool,
     holding: Holding,
 }
 
@@ -158,6 +159,7 @@ impl Worker {
             held: Vec::new(),
             waiting: Vec::new(),
             told_of_stall: false,
+            told_of_slots: false,
             holding: Holding::Untried(0),
         }
     }
@@ -213,6 +215,18 @@ impl Worker {
         let hosts = self.admit();
         self.router.assign(&hosts);
         self.read_gauges();
+    }
+
+    /// Says once in the log that hosts are left without a slot.
+    fn tell_of_slots(&mut self) {
+        let short = self.hosts.len().saturating_sub(self.router.fleet().hosts().len());
+        if short > 0 && !std::mem::replace(&mut self.told_of_slots, true) {
+            log::warn!(
+                "kvroute: {short} hosts of {} get nothing: all slots of this Envoy are taken by others",
+                self.cluster
+            );
+        }
+        self.told_of_slots &= short > 0;
     }
 
     /// Frees the slots of hosts that have left and have nothing in flight any more. Only the leader does.
@@ -301,6 +315,7 @@ impl Worker {
         let is_short_of_slots = self.router.fleet().hosts().len() < self.hosts.len();
         if is_short_of_slots && self.ticks.is_multiple_of(ADMITTED_EVERY_TICKS) {
             self.assign();
+            self.tell_of_slots();
         }
         if self.ticks.is_multiple_of(self.hear_every) {
             self.hear(now_ms);

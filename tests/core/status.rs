@@ -6,7 +6,7 @@ use kvroute::core::fleet::Polled;
 use kvroute::core::life::Life;
 use kvroute::core::load::Freshness;
 use kvroute::core::snapshot::Entry;
-use kvroute::core::status::{to_json, HostStatus, Leader};
+use kvroute::core::status::{to_json, HostStatus, Leader, Workers};
 use kvroute::core::tier::Tier;
 use serde_json::{json, Value};
 
@@ -18,7 +18,8 @@ fn host(polled: Polled, draining_since_ms: Option<u64>, requests: u32) -> HostSt
     let life = if polled.asleep { Life::Sleeping } else { Life::Ready };
     let entry = Entry { polled, life, since_ms: 99_000, ..Entry::gone("[fd00::1]:8000") };
     let mark = draining_since_ms.map(|since_ms| Mark { since_ms, by: Marker::Request });
-    HostStatus { entry, mark, requests, prefill_tokens: 7 }
+    let workers = Workers { count: 2, ticked_ms: 99_960 };
+    HostStatus { entry, mark, requests, prefill_tokens: 7, workers }
 }
 
 fn said(at_ms: u64, running: f64, waiting: f64) -> Polled {
@@ -38,9 +39,20 @@ fn a_host_may_go_when_engine_and_gateway_both_have_nothing_and_not_before() {
         ("the engine says nothing any more", host(said(90_000, 0.0, 0.0), Some(1), 0)),
         ("the engine never said anything", host(Polled::default(), marked, 0)),
         ("the mark is new", host(said(100_000, 0.0, 0.0), Some(99_900), 0)),
+        ("a worker has not seen it", {
+            let workers = Workers { count: 2, ticked_ms: 99_100 };
+            HostStatus { workers, ..host(said(99_900, 0.0, 0.0), marked, 0) }
+        }),
     ] {
         assert!(!status.is_drained(NOW), "{what}");
     }
+}
+
+#[test]
+fn workers_that_are_dead_are_not_waited_for() {
+    let workers = |heartbeats: &[u64]| Workers::of(heartbeats.iter().copied(), 10_000, NOW.now_ms);
+    assert_eq!(workers(&[99_990, 95_000, 90_000, 7]), Workers { count: 2, ticked_ms: 95_000 });
+    assert_eq!(workers(&[]), Workers { count: 0, ticked_ms: u64::MAX });
 }
 
 #[test]
@@ -66,6 +78,7 @@ fn the_status_is_json_with_what_is_known_and_without_what_is_not() {
     );
     assert_eq!((&status["leader"], &status["generation"]), (&json!("000000000000004d"), &json!(3)));
     assert_eq!(status["ready_hosts"], 2);
+    assert_eq!((&status["workers"], &status["oldest_tick_ms"]), (&json!(2), &json!(40)));
     let lives: Vec<&Value> = (0..4).map(|n| &status["hosts"][n]["life"]).collect();
     assert_eq!(lives, ["ready", "ready", "draining", "sleeping"]);
     assert!(status["hosts"][1].get("running").is_none(), "unknown is not zero");

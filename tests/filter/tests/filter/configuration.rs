@@ -141,3 +141,21 @@ fn a_host_that_left_the_configuration_gets_nothing_more() {
         assert!(!destinations(&stream).contains(&host(2)));
     }
 }
+
+#[test]
+fn hosts_that_find_no_slot_are_named_once_in_the_log_and_the_others_serve() {
+    let cluster = |name: &str, hosts: usize| {
+        let host = |n: usize| format!("10.{}.{}.{}:8000", name.len(), n / 200, n % 200);
+        let hosts: Vec<String> = (0..hosts).map(host).collect();
+        json!({ "cluster": name, "hosts": hosts, "poll": { "interval_ms": 60_000 } }).to_string()
+    };
+    let mut gateway = Gateway::with_config(1, 0, &cluster("many", 1_000));
+    gateway.workers.push(gateway.proxy.worker(&cluster("other", 60)).expect("a good configuration"));
+    gateway.run(5_000);
+    let log = gateway.proxy.log();
+    let about_slots = log.iter().map(|line| line.text.as_str()).filter(|text| text.contains("slots"));
+    let told: Vec<&str> = about_slots.collect();
+    assert_eq!(told, ["kvroute: 36 hosts of other get nothing: all slots of this Envoy are taken by others"]);
+    let stream = chat(&gateway.workers[1], &text(1, 1_000));
+    assert!(destinations(&stream).iter().all(|host| host.starts_with("10.5.0.")));
+}

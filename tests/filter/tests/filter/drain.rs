@@ -147,6 +147,27 @@ fn a_host_whose_engine_is_still_at_work_for_others_is_not_drained() {
     assert!(operator.is_drained(1));
 }
 
+/// Nobody knows what such a worker will still send there.
+#[test]
+fn a_host_is_not_drained_before_every_worker_has_seen_its_mark() {
+    let mut operator = Operator::new(2);
+    assert_eq!(operator.json("GET", "/kvroute/status")["workers"], 2);
+    let busy = operator.gateway.workers.pop().expect("two");
+    operator.json("POST", &format!("/kvroute/drain?host={}", host(1)));
+    operator.gateway.run(3_000);
+    assert!(!operator.is_drained(1), "one has not ticked since");
+    operator.gateway.workers.push(busy);
+    operator.gateway.run(500);
+    assert!(operator.is_drained(1));
+    // One that is dead sends nothing.
+    let dead = operator.gateway.workers.pop();
+    operator.json("POST", &format!("/kvroute/drain?host={}", host(2)));
+    operator.gateway.run(12_000);
+    assert!(operator.is_drained(2));
+    assert_eq!(operator.json("GET", "/kvroute/status")["workers"], 1);
+    drop(dead);
+}
+
 #[test]
 fn when_all_are_marked_they_serve_on() {
     let mut operator = Operator::new(1);
