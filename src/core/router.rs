@@ -698,7 +698,9 @@ impl Router {
         let predicted = self.tokens(predicted_bytes, prompt);
         let Some(cached) = usage.cached_tokens.filter(|_| self.learning.capacity) else { return };
         let Some(held) = self.held.get(&stream) else { return };
-        if let Some(host) = self.fleet.host_mut(held.slot).filter(|_| predicted >= LEAST_PREDICTED) {
+        // What is fetched from a tier is told as cached, too: of the host's own cache that says nothing.
+        let tells = |host: &&mut Host| predicted >= LEAST_PREDICTED && !host.polled.lookups.finds();
+        if let Some(host) = self.fleet.host_mut(held.slot).filter(tells) {
             let capacity = host.capacity_tokens();
             let keeps = host.told_keeps.get_or_insert_default();
             keeps.observe(predicted, cached, held.matched_age_tokens, capacity);

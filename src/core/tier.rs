@@ -58,6 +58,11 @@ impl Lookups {
         Self { queries, hits, queries_lately: queries_lately * fades, hits_lately: hits_lately * fades }
     }
 
+    /// Whether it has found anything there of late.
+    pub fn finds(&self) -> bool {
+        self.hits_lately >= 1.0
+    }
+
     /// The share that was found; `None` if that is not known. `prompt_tokens` is what the engine has been asked in all: one
     /// that has worked and looked nothing up has no connector.
     pub fn hit_ratio(&self, prompt_tokens: f64) -> Option<f64> {

@@ -1,6 +1,6 @@
 //! What is learned from answers, and what is not.
 
-use super::support::{chat, config, read, router};
+use super::support::{addresses, chat, config, read, router};
 use super::test;
 use kvroute::core::fleet::{Own, Polled, Slot};
 use kvroute::core::learning::{BytesPerToken, Keeps, Pace, BYTES_PER_TOKEN};
@@ -9,6 +9,7 @@ use kvroute::core::route::{Decision, Walk};
 use kvroute::core::router::Router;
 use kvroute::core::scrape::EngineSample;
 use kvroute::core::snapshot::Snapshot;
+use kvroute::core::tier::Lookups;
 use kvroute::core::usage::Usage;
 
 const NOW_MS: u64 = 5_000;
@@ -93,6 +94,26 @@ fn what_is_off_is_not_learned() {
     assert_eq!(router.tokens(4_000, &prompt), 1_000);
     let learned = |host: &kvroute::core::fleet::Host| host.pace.rate().is_some() || host.told_keeps.is_some();
     assert!(!router.fleet().hosts().iter().any(learned));
+}
+
+#[test]
+fn how_long_a_host_keeps_prefixes_is_not_learned_from_what_it_fetches() {
+    let keeps = |found: f64| {
+        let mut router = router(1);
+        let polled = Polled { at_ms: NOW_MS, capacity_tokens: 1_000, ..Polled::default() };
+        let lookups = Lookups::default().after(Some(50_000.0), Some(found));
+        let mut snapshot = Snapshot::default();
+        snapshot.put(Slot(0), &addresses(1)[0], Polled { lookups, ..polled });
+        router.apply(&snapshot);
+        let prompt = prompt(1, 900);
+        let decision = decide(&router, &prompt, NOW_MS);
+        router.commit(1, &decision, NOW_MS);
+        let usage = Usage { prompt_tokens: 1_000, cached_tokens: Some(1_000) };
+        router.learn(1, &prompt, true, prompt.bytes(), &usage);
+        router.fleet().host(Slot(0)).expect("there").told_keeps
+    };
+    assert!(keeps(0.0).is_some());
+    assert_eq!(keeps(20_000.0), None);
 }
 
 #[test]
