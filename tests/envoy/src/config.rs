@@ -10,6 +10,7 @@ use crate::repository;
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// Name of the listener that runs the filter, as in the file.
 pub const KVROUTE: &str = "llm";
@@ -67,6 +68,25 @@ impl Config {
             "load_assignment": {"cluster_name": name}});
         set_endpoints(&mut cluster, &[admin]);
         push(&mut self.document["static_resources"]["clusters"], cluster);
+        self
+    }
+
+    /// Runs another module than the file names, on all listeners.
+    pub fn module(mut self, path: &Path) -> Self {
+        for listener in items(&mut self.document["static_resources"]["listeners"]) {
+            wasm_of(listener)["vm_config"]["code"]["local"]["filename"] = json!(path);
+        }
+        self
+    }
+
+    /// Asks this name server, and no other, for all names.
+    pub fn names_from(mut self, server: SocketAddr) -> Self {
+        const TYPE: &str =
+            "type.googleapis.com/envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig";
+        self.document["typed_dns_resolver_config"] = json!({
+            "name": "envoy.network.dns_resolver.cares",
+            "typed_config": {"@type": TYPE, "resolvers": [{"socket_address": socket_address(server)}]},
+        });
         self
     }
 

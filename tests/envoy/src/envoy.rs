@@ -164,8 +164,17 @@ fn find_binary() -> Result<PathBuf> {
 
 /// The artifact under test. Missing is an error, never a reason to test something else.
 pub fn artifact() -> Result<PathBuf> {
-    let path = repository().join("target/wasm32-wasip1/release/kvroute.wasm");
-    ensure!(path.is_file(), "{path:?} is missing: run scripts/build");
+    built("target/wasm32-wasip1/release/kvroute.wasm", "scripts/build")
+}
+
+/// The artifact that finds hosts by name, likewise.
+pub fn dns_artifact() -> Result<PathBuf> {
+    built("target/dns/wasm32-wasip1/release/kvroute.wasm", "scripts/build --features dns")
+}
+
+fn built(path: &str, by: &str) -> Result<PathBuf> {
+    let path = repository().join(path);
+    ensure!(path.is_file(), "{path:?} is missing: run {by}");
     Ok(path)
 }
 

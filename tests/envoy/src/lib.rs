@@ -3,7 +3,7 @@
 //! | question | module |
 //! | --- | --- |
 //! | what does Envoy run with? | [`config`]: `envoy/envoy.yaml` itself, edited for a run; [`policy`]: Envoy's own policies, to compare with |
-//! | which endpoints has it, while they come and go? | [`endpoints`] |
+//! | which endpoints has it, while they come and go? | [`endpoints`]; [`name_server`], where they have a name |
 //! | how does it run, and what does it say about itself? | [`envoy`], [`admin`], [`control`] |
 //! | how does a client talk to it? | [`client`], [`chat`] |
 //! | what is sent, and what came of it? | [`workload`], [`quantiles`] |
@@ -25,6 +25,7 @@ pub mod endpoints;
 pub mod envoy;
 pub mod life;
 pub mod loopback;
+pub mod name_server;
 pub mod pace;
 pub mod policy;
 pub mod progress;

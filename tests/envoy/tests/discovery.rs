@@ -7,11 +7,12 @@ use gateway::config::{Config, CLUSTER, CONTROL, KVROUTE};
 use gateway::control::Control;
 use gateway::endpoints::{Endpoints, Health};
 use gateway::envoy::{Envoy, Options};
+use gateway::name_server::{Answer, NameServer};
 use gateway::testbed::{polled, released};
 use gateway::wait::until;
 use serde_json::{json, Value};
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,11 @@ impl Site {
     /// Engines, and an Envoy whose cluster is what `edit` makes of it.
     async fn start(engines: usize, edit: impl FnOnce(Config, &[SocketAddr]) -> Config) -> Self {
         let engine = EngineOptions { decode_step_ms: 5.0, ..EngineOptions::default() };
-        let fleet = Fleet::start(engines, engine).await.unwrap();
+        Self::before(Fleet::start(engines, engine).await.unwrap(), edit).await
+    }
+
+    /// An Envoy before these engines.
+    async fn before(fleet: Fleet, edit: impl FnOnce(Config, &[SocketAddr]) -> Config) -> Self {
         let config = Config::quick_start().unwrap().hosts(&fleet.addresses()).with_admin_cluster(ADMIN);
         let config = config.with_control(None).unwrap().edit_plugin(|plugin| {
             plugin["hosts"] = Value::Null;
@@ -120,6 +125,11 @@ fn lives(status: &Value) -> BTreeSet<(String, String)> {
     hosts.map(|host| (text(host, "host"), text(host, "life"))).collect()
 }
 
+/// These, and that they are ready.
+fn ready(hosts: &[SocketAddr]) -> Vec<(SocketAddr, &'static str)> {
+    hosts.iter().map(|host| (*host, "ready")).collect()
+}
+
 fn spelled(hosts: &[SocketAddr]) -> BTreeSet<String> {
     hosts.iter().map(SocketAddr::to_string).collect()
 }
@@ -136,6 +146,49 @@ async fn hosts_of_a_static_cluster_are_found() {
     );
     assert_eq!(site.ask(99).await.decided(), site.ask(99).await.engine(), "a prompt returns to where it was");
     released(&site.envoy).await.unwrap();
+}
+
+/// Engines at addresses of their own with one port and one name, as the pods of a headless service.
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_come_and_go_with_the_records_of_their_name_and_stay_while_nobody_answers_for_it() {
+    let engine = EngineOptions { decode_step_ms: 5.0, ..EngineOptions::default() };
+    let fleet = Fleet::start_beside(4, engine).await.unwrap();
+    let hosts = fleet.addresses();
+    let names = NameServer::start(records(&hosts[..2])).await.unwrap();
+    let port = hosts[0].port();
+    let site = Site::before(fleet, |config, _| {
+        config.names_from(names.address()).edit_cluster(|cluster| {
+            let address = json!({"address": "engines.test", "port_value": port});
+            let endpoint = json!({"endpoint": {"address": {"socket_address": address}}});
+            cluster["type"] = json!("STRICT_DNS");
+            cluster["dns_lookup_family"] = json!("V4_ONLY");
+            cluster["dns_refresh_rate"] = json!("0.2s");
+            cluster["load_assignment"]["endpoints"] = json!([{"lb_endpoints": [endpoint]}]);
+        })
+    })
+    .await;
+    site.becomes(&ready(&hosts[..2])).await;
+    let clients = Clients::start(site.address);
+
+    names.answers(records(&hosts));
+    site.becomes(&ready(&hosts)).await;
+    names.answers(records(&hosts[1..]));
+    site.becomes(&ready(&hosts[1..])).await;
+    for silent in [Answer::Failure, Answer::Silence] {
+        let asked = names.asked();
+        names.answers(silent);
+        let again = async || (names.asked() >= asked + 3).then_some(());
+        until("it is asked in vain", SOON, again).await.unwrap();
+        site.becomes(&ready(&hosts[1..])).await;
+    }
+    let (asked, failed) = clients.stop().await;
+    assert!(failed.is_empty() && asked > 20, "{} of {asked}: {failed:?}", failed.len());
+    released(&site.envoy).await.unwrap();
+}
+
+fn records(hosts: &[SocketAddr]) -> Answer {
+    let ip = |host: &SocketAddr| if let IpAddr::V4(ip) = host.ip() { Some(ip) } else { None };
+    Answer::Addresses(hosts.iter().filter_map(ip).collect())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +221,6 @@ async fn a_fleet_grows_and_shrinks_under_requests_without_an_error() {
     })
     .await;
     let (endpoints, hosts) = (file.unwrap(), site.fleet.addresses());
-    let ready = |hosts: &[SocketAddr]| hosts.iter().map(|host| (*host, "ready")).collect::<Vec<_>>();
     site.becomes(&ready(&hosts[..2])).await;
     let clients = Clients::start(site.address);
     for host in &hosts[2..] {

@@ -1,7 +1,7 @@
 //! What is one mock engine? A port, the engine core behind it, the book of what it saw and the faults it has.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -58,12 +58,12 @@ impl Engine {
     /// An engine that listens on `port`, 0 lets the system choose, once it has loaded its model for so long. Until then
     /// connections are refused.
     pub(crate) fn start(
-        port: u16,
+        address: (Ipv4Addr, u16),
         options: EngineOptions,
         tier: Option<KvTier>,
         loading: Duration,
     ) -> io::Result<Self> {
-        let port = Port::reserve(port)?;
+        let port = Port::reserve(address)?;
         let (core, steps) = EngineCore::start(options.clone(), tier);
         let engine = Self(Arc::new(Parts {
             options,

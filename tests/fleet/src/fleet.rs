@@ -1,7 +1,7 @@
 //! What is a fleet? Engines on loopback ports, started and stopped together.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::control::Control;
@@ -38,12 +38,32 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// Starts engines that have one port, at loopback addresses of their own, as the pods of one service have.
+    pub async fn start_beside(engines: u8, options: EngineOptions) -> io::Result<Self> {
+        let mut fleet = Self { engines: Vec::new(), tier: None, control: None };
+        let first = fleet.launch(0, options.clone(), Duration::ZERO)?.address();
+        for n in 1..engines {
+            let address = Ipv4Addr::new(127, 0, 0, 1 + n);
+            fleet.launch_at((address, first.port()), options.clone(), Duration::ZERO)?;
+        }
+        Ok(fleet)
+    }
+
     /// Adds an engine on `port`, 0 lets the system choose, which refuses connections while it loads its model for so
     /// long. It may be another model than that of the others, and the port of an engine that was removed.
     pub fn launch(&mut self, port: u16, options: EngineOptions, loading: Duration) -> io::Result<Engine> {
+        self.launch_at((Ipv4Addr::LOCALHOST, port), options, loading)
+    }
+
+    fn launch_at(
+        &mut self,
+        address: (Ipv4Addr, u16),
+        options: EngineOptions,
+        loading: Duration,
+    ) -> io::Result<Engine> {
         options.check().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
         let tier = self.tier_for(&options);
-        let engine = Engine::start(port, options, tier, loading)?;
+        let engine = Engine::start(address, options, tier, loading)?;
         self.engines.push(engine.clone());
         Ok(engine)
     }
@@ -68,7 +88,7 @@ impl Fleet {
     /// Opens the control port, which reaches the engines of this moment whatever state they are in; 0 lets the system
     /// choose.
     pub fn serve_control(&mut self, port: u16) -> io::Result<SocketAddr> {
-        let port = Port::reserve(port)?;
+        let port = Port::reserve((Ipv4Addr::LOCALHOST, port))?;
         port.open(Control { engines: self.engines.clone() })?;
         Ok(self.control.insert(port).address())
     }

@@ -47,9 +47,9 @@ struct Listening {
 }
 
 impl Port {
-    /// Takes a loopback port; 0 lets the system choose.
-    pub(crate) fn reserve(port: u16) -> io::Result<Self> {
-        let reservation = bind((Ipv4Addr::LOCALHOST, port).into())?;
+    /// Takes a port of a loopback address; 0 lets the system choose.
+    pub(crate) fn reserve(address: (Ipv4Addr, u16)) -> io::Result<Self> {
+        let reservation = bind(address.into())?;
         let address = reservation.local_addr()?;
         Ok(Self { address, _reservation: reservation, listening: Mutex::new(None) })
     }
