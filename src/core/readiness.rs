@@ -198,6 +198,14 @@ impl Readiness {
         }
     }
 
+    /// When it was proven, if it was.
+    pub fn proven_ms(self) -> Option<u64> {
+        match self {
+            Self::Proven { since_ms, .. } => Some(since_ms),
+            Self::Presumed | Self::Unproven(_) => None,
+        }
+    }
+
     /// Since when it warms up, if it does.
     pub fn warming_since_ms(self) -> Option<u64> {
         match self {

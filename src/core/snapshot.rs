@@ -6,9 +6,10 @@
 use super::adapters::{Adapters, MOST_ADAPTERS};
 use super::config::Routing;
 use super::fleet::{Fleet, Part, Polled, Slot};
+use super::health::Health;
 use super::learning::Keeps;
 use super::life::Life;
-use super::readiness::{Models, Readiness, MOST_MODELS};
+use super::readiness::{Doubt, Models, Readiness, MOST_MODELS};
 use super::tier::{Lookups, Tier};
 use super::wire::{Reader, Writer};
 
@@ -130,6 +131,11 @@ impl Snapshot {
     pub fn apply(&self, fleet: &mut Fleet) {
         for entry in &self.hosts {
             if let Some(host) = fleet.host_mut(entry.slot).filter(|host| host.address == entry.address) {
+                // A generation came to its end: what failed before was another engine. One that stood still is the same.
+                let is_same = host.readiness.doubt() == Some(Doubt::StoodStill);
+                if entry.readiness.proven_ms() > host.readiness.proven_ms() && !is_same {
+                    host.health = Health::default();
+                }
                 host.polled = entry.polled;
                 host.readiness = entry.readiness;
             }

@@ -333,3 +333,23 @@ fn newcomers_are_spared_while_the_others_can_carry_it_and_help_at_once_when_they
     assert!(some < 25, "{some}: the old one has room, and its new neighbours are spared");
     assert_eq!(taken(3, 40.0), 30, "the old one is crowded, and three can help");
 }
+
+/// It crashed amid its answers, and another engine has loaded on its address.
+#[test]
+fn what_failed_before_an_engine_was_proven_anew_counts_no_more() {
+    for why in [Why::Connect, Why::Broken, Why::Silent] {
+        let mut leader = Leader::new();
+        leader.hear(0, 1_000, &sample(500.0, 7.0, 100.0));
+        leader.router.apply(&leader.snapshot);
+        (0..3).for_each(|_| leader.router.failed(Slot(0), why, 2_000, 2_000));
+        let life = |leader: &Leader| Life::of(leader.router.fleet().host(Slot(0)).expect("there"), 2_100);
+        leader.router.apply(&leader.snapshot);
+        assert!(matches!(life(&leader), Life::Suspect { .. }), "{why:?}");
+        leader.hear(0, 2_050, &sample(0.0, 0.0, 2_000.0));
+        leader.router.apply(&leader.snapshot);
+        assert!(matches!(life(&leader), Life::Unready(_)), "{why:?}: {:?}", life(&leader));
+        leader.snapshot.asked((Slot(0), HOST), Ok(()), &leader.config.warm_up, 2_090);
+        leader.router.apply(&leader.snapshot);
+        assert!(!leader.router.is_doubted(Slot(0)) && life(&leader).resort() == Some(0), "{why:?}");
+    }
+}
