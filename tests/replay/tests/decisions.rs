@@ -4,9 +4,10 @@
 
 use replay::experiment::{geometric_mean, Arena, Cell, Scenario};
 use replay::figures::Figures;
-use replay::game::Contender;
+use replay::game::{Contender, Game};
 use replay::policy::kvroute::Setup;
 use replay::policy::registry::peers;
+use replay::simulation::Polling;
 use replay::synthesis::Kind;
 use replay::trace::Trace;
 
@@ -88,4 +89,16 @@ fn where_nothing_is_shared_it_is_as_good_as_least_loaded() {
         let ratio = mean_s(&kvroute(Setup::default())) / mean_s(&Contender::peer(&least_loaded));
         assert!(ratio <= 1.03, "{ratio:.3} of least loaded at load {load}");
     }
+}
+
+/// It knows its own work, and each host generates what it is asked for.
+#[test]
+fn one_gateway_decides_as_well_without_any_metrics() {
+    let traces = traces(&[Kind::Chat]);
+    let arena = arena(&traces);
+    let usual = arena.game(0, 0.9, 1);
+    let polling = Polling { answered: false, ..usual.polling };
+    let mean_s = |game: &Game| Figures::of(&game.play(&kvroute(Setup::default())).served, HOSTS).mean_s;
+    let ratio = mean_s(&Game { polling, ..usual.clone() }) / mean_s(&usual);
+    assert!(ratio < 1.2, "{ratio:.3} of what it is with them");
 }

@@ -186,6 +186,13 @@ impl Kvroute {
         format!("10.{}.{}.{}:8000", self.setup.seed % 256, host / 250, host % 250 + 1)
     }
 
+    /// A host was asked for a token, and generated it: engines here are there or not.
+    fn generates(&mut self, gateway: usize, host: usize, now_us: u64) {
+        let address = self.address(host);
+        let snapshot = &mut self.gateways[gateway].snapshot;
+        snapshot.asked((Slot(host as u16), &address), Ok(()), &self.config.warm_up, now_ms(now_us));
+    }
+
     /// Tells every other gateway what one has placed.
     fn exchange(&mut self, from: usize) {
         self.said[from] = self.gateways[from].own.clone();
@@ -303,15 +310,16 @@ impl Policy for Kvroute {
         gateway.apply(change);
     }
 
-    fn asked(&mut self, gateway: usize, host: usize, _now_us: u64) {
+    fn asked(&mut self, gateway: usize, host: usize, now_us: u64) {
+        self.generates(gateway, host, now_us);
         let gateway = &mut self.gateways[gateway];
         gateway.asked[host] = gateway.own_at_tick[host];
     }
 
-    fn polled(&mut self, gateway: usize, host: usize, sample: Option<&EngineSample>, now_us: u64) {
+    fn polled(&mut self, number: usize, host: usize, sample: Option<&EngineSample>, now_us: u64) {
         let address = self.address(host);
         let slot = Slot(host as u16);
-        let gateway = &mut self.gateways[gateway];
+        let gateway = &mut self.gateways[number];
         if gateway.workers[0].router.fleet().host(slot).is_none() {
             return;
         }
@@ -326,12 +334,12 @@ impl Policy for Kvroute {
         };
         if let Some(sample) = &sample {
             gateway.snapshot.weigh_foreign(&polled);
-            let place = (slot, address.as_str());
-            gateway.snapshot.heard(place, sample, &polled, &self.config);
-            // Whoever is asked for a token generates it: engines here are there or not.
-            gateway.snapshot.asked(place, Ok(()), &self.config.warm_up, now_ms(now_us));
+            gateway.snapshot.heard((slot, &address), sample, &polled, &self.config);
         }
         gateway.snapshot.put(slot, &address, polled);
+        if sample.is_some() {
+            self.generates(number, host, now_us);
+        }
     }
 
     fn hosts(&mut self, hosts: &[usize], _now_us: u64) {
