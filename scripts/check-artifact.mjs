@@ -2,6 +2,7 @@
 // exports that Envoy calls, its size, and for what makes it large unnoticed.
 //
 //   node scripts/check-artifact.mjs target/wasm32-wasip1/release/kvroute.wasm
+//   node scripts/check-artifact.mjs --dns target/dns/wasm32-wasip1/release/kvroute.wasm     the one that finds hosts by name
 import { readFile } from "node:fs/promises";
 import { argv, exit } from "node:process";
 
@@ -27,7 +28,12 @@ const ALLOWED = {
 const REQUIRED = ["memory", "_initialize", "proxy_abi_version_0_2_1", "proxy_on_memory_allocate", "proxy_on_configure",
   "proxy_on_request_headers", "proxy_on_request_body", "proxy_on_log", "proxy_on_tick"];
 
-const path = argv[2];
+const dns = argv[2] === "--dns";
+if (dns) {
+  ALLOWED.env.push("envoy_resolve_dns");
+  REQUIRED.push("envoy_on_resolve_dns");
+}
+const path = argv[dns ? 3 : 2];
 const bytes = await readFile(path);
 const module = await WebAssembly.compile(bytes);
 const faults = [];

@@ -331,7 +331,7 @@ impl Router {
     }
 
     /// The fleet's queue at this moment.
-    pub fn reading(&self, shed: u64, now_ms: u64) -> Reading {
+    pub fn reading(&self, shed: Option<u64>, now_ms: u64) -> Reading {
         Reading::of(&self.situation(now_ms), shed)
     }
 

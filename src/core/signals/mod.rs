@@ -218,7 +218,8 @@ impl Meter {
         let scale = signals.scale();
         let had_looked = !self.past.is_empty();
         let began = signals.knee.look(&mut self.past, reading, scale, dt);
-        let shed = reading.shed.saturating_sub(std::mem::replace(&mut self.shed, reading.shed)) as f64;
+        let ever = reading.shed.unwrap_or(self.shed);
+        let shed = ever.saturating_sub(std::mem::replace(&mut self.shed, ever)) as f64;
         let rates = (had_looked && dt > 0.0).then(|| {
             let shed = shed.min(MOST_BEGUN);
             ((began.min(MOST_BEGUN) * scale.unwrap_or(1.0) + shed) / dt, shed / dt)

@@ -37,8 +37,9 @@ pub struct Seen {
 pub struct Reading {
     /// All hosts.
     pub hosts: Vec<Seen>,
-    /// Requests that this gateway ever turned away, because every host was full; only differences matter.
-    pub shed: u64,
+    /// Requests that this gateway ever turned away, because every host was full; only differences matter. `None` if that
+    /// is not known at this moment.
+    pub shed: Option<u64>,
 }
 
 /// Sums over the fleet.
@@ -62,7 +63,7 @@ pub struct Totals {
 
 impl Reading {
     /// The fleet as a worker sees it, and what was ever turned away.
-    pub fn of(situation: &Situation, shed: u64) -> Self {
+    pub fn of(situation: &Situation, shed: Option<u64>) -> Self {
         let hosts = situation.fleet.hosts().iter();
         Self { hosts: hosts.map(|host| Seen::of(situation, host)).collect(), shed }
     }

@@ -33,7 +33,7 @@ fn seen(slot: u16, running: f64, waiting: f64) -> Seen {
 /// A fleet over which requests are spread evenly.
 fn fleet(hosts: u16, running: f64, waiting: f64) -> Reading {
     let each = |slot| seen(slot, running / f64::from(hosts), waiting / f64::from(hosts));
-    Reading { hosts: (0..hosts).map(each).collect(), shed: 0 }
+    Reading { hosts: (0..hosts).map(each).collect(), shed: Some(0) }
 }
 
 fn settings() -> config::Signals {
@@ -142,7 +142,12 @@ fn any_reading(numbers: &mut Numbers) -> Reading {
         ..seen(slot, odd(numbers), odd(numbers))
     };
     let hosts = (0..hosts).map(host).collect::<Vec<_>>();
-    Reading { hosts, shed: if numbers.below(9) == 0 { u64::MAX } else { numbers.below(10_000) } }
+    let shed = match numbers.below(9) {
+        0 => Some(u64::MAX),
+        1 => None,
+        _ => Some(numbers.below(10_000)),
+    };
+    Reading { hosts, shed }
 }
 
 fn any_settings(numbers: &mut Numbers) -> config::Signals {
@@ -362,9 +367,9 @@ fn those_who_are_turned_away_count_as_much_as_those_who_are_served() {
     }
     assert_eq!(leader.meter.signals().desired, 4);
     // Half as many again.
-    for _ in 0..180 {
+    for ever in 1..=180 {
         reading.hosts.iter_mut().for_each(|host| host.begun += 2);
-        reading.shed += 4;
+        reading.shed = Some(4 * ever);
         leader.sees(&reading, 1);
     }
     let signals = leader.meter.signals();
@@ -373,11 +378,15 @@ fn those_who_are_turned_away_count_as_much_as_those_who_are_served() {
     let terms = &leader.json()["terms"];
     assert_eq!(terms["shed_per_second_mean_30s"].as_f64().map(f64::round), Some(4.0), "{terms}");
     // However many come again and again: no more than twice as many at once.
-    for _ in 0..60 {
-        reading.shed += 1_000;
+    for ever in 1..=60 {
+        reading.shed = Some(1_000 * ever);
         leader.sees(&reading, 1);
     }
     assert_eq!(leader.meter.signals().desired, 8);
+    // That it is not known for a moment is neither that nobody ever was nor, then, that all were at once.
+    let told = std::mem::take(&mut reading.shed);
+    leader.sees(&reading, 1);
+    reading.shed = told;
     // Nobody is turned away any more.
     assert!(leader.sees(&reading, 900).desired < 6);
 }
@@ -469,7 +478,7 @@ fn a_queue_at_one_of_many_hosts_says_what_that_one_completes() {
 fn where_others_send_as_much_their_requests_count_in_the_knee_and_where_they_send_nearly_all_it_is_unknown() {
     for (own, scale) in [(6, Some(2.0)), (0, None)] {
         let mut leader = Leader::new(1, settings());
-        let mut reading = Reading { hosts: vec![Seen { in_flight: own, ..seen(0, 8.0, 4.0) }], shed: 0 };
+        let mut reading = Reading { hosts: vec![Seen { in_flight: own, ..seen(0, 8.0, 4.0) }], shed: None };
         for _ in 0..240 {
             reading.hosts[0].begun += u64::from(own) / 3;
             leader.sees(&reading, 1);
@@ -523,7 +532,7 @@ fn a_worker_reads_its_fleet_with_what_others_sent_and_what_is_only_known_here() 
             *own = Own { requests: 6, begun: 60, prefill_tokens: 12_000, ..Own::default() };
         }
     });
-    let reading = router.reading(7, NOW_MS);
+    let reading = router.reading(Some(7), NOW_MS);
     let lives: Vec<(bool, bool)> = reading.hosts.iter().map(|host| (host.is_ready, host.is_fresh)).collect();
     assert_eq!(lives, [(true, true), (false, true), (true, false)]);
     assert_eq!(reading.hosts[0].backlog_tokens, 12_000.0 + 4.0 * 1_000.0);

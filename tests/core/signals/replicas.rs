@@ -164,7 +164,7 @@ impl Model {
             prefill_rate: 18_000.0,
             ..super::seen(replica.slot.0, replica.running.len() as f64, replica.queue.len() as f64)
         });
-        Reading { hosts: hosts.collect(), shed: 0 }
+        Reading { hosts: hosts.collect(), shed: None }
     }
 
     /// The 95th of a hundred waits, in seconds.

@@ -172,8 +172,11 @@ async fn hosts_come_and_go_with_the_records_of_their_name_and_stay_while_nobody_
 
     names.answers(records(&hosts));
     site.becomes(&ready(&hosts)).await;
+    let serve = async |hosts: &[SocketAddr]| (site.spread(0, 30).await == spelled(hosts)).then_some(());
+    until("all serve", SOON, async || serve(&hosts).await).await.unwrap();
     names.answers(records(&hosts[1..]));
     site.becomes(&ready(&hosts[1..])).await;
+    until("the others serve on", SOON, async || serve(&hosts[1..]).await).await.unwrap();
     for silent in [Answer::Failure, Answer::Silence] {
         let asked = names.asked();
         names.answers(silent);
